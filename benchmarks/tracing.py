@@ -125,7 +125,7 @@ class _Group:
 
 
 def _ask(context: RequestContext, groups: list[Group], missing: dict[Group, list[Want]], wants: list[Want]) -> None:
-    """Note what ``LevelFetcher`` notes of a group whose source is asked."""
+    """Note what ``FeatureService`` notes of a group whose source is asked."""
     assert context.tracer is not None
     context.origin = TraceOrigin(context.tracer, context.headers)
     context.groups = times = GroupTimes(context.origin)

@@ -63,18 +63,9 @@ def test_values_that_enforced_bounds_refuse_are_not_tried(declared: bool, monkey
         assert found(table, wrapping, bounds=bounds) == []
         return
 
-    class Declared(msgspec.Struct, frozen=True):
-        """A tensor as the manifest declares limits of it."""
-
-        name: str = "shop"
-        datatype: str = "INT64"
-        shape: tuple[int, ...] = (-1,)
-        allow_nan: bool = False
-        min: int = 0
-        max: int = 49
-
-    assert found(table, wrapping, inputs=(Declared(),)) == []
-    assert len(found(table, wrapping, inputs=(Declared(min=-1),))) == 1
+    limited = TensorSpec(name="shop", datatype="INT64", min=0, max=49)
+    assert found(table, wrapping, inputs=(limited,)) == []
+    assert len(found(table, wrapping, inputs=(msgspec.structs.replace(limited, min=-1),))) == 1
 
 
 def test_the_limits_themselves_are_tried() -> None:

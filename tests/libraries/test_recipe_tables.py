@@ -62,7 +62,7 @@ from threadpoolctl import threadpool_limits
 
 from tailcut.builder.host_capabilities import look
 from tailcut.builder.recipes import recipe
-from tailcut.builder.tables import double_trees, fallback, features, scalers, steps
+from tailcut.builder.tables import estimators, fallback, features, scalers, steps
 from tailcut.builder.tables import model as tables
 from tailcut.builder.tables.comparing import wrong_rows
 from tailcut.builder.tables.edges import answered, edges
@@ -529,12 +529,12 @@ def test_ids_and_unix_times_keep_every_digit(tmp_path: Path) -> None:
 
 
 def test_thresholds_rounded_to_float32_are_found_by_the_probes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    node = double_trees._node
+    node = estimators._double_node
 
     def rounded(table: Any, feature: int, mode: int, split: float, *rest: Any) -> None:
         node(table, feature, mode, float(np.float32(split)), *rest)
 
-    monkeypatch.setattr(double_trees, "_node", rounded)
+    monkeypatch.setattr(estimators, "_double_node", rounded)
     model = lgbm().fit(AMOUNT[:, None], BINARY)
     work = table_work(tmp_path, model, {"amount": AMOUNT}, (TENSORS["amount"],), ONE, HERE)
     with pytest.raises(BuildError, match="rows at the trees' thresholds get other answers"):

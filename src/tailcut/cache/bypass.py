@@ -10,11 +10,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Generic, Protocol, TypeVar
 
 from tailcut.cache.freshness import retry_delay_s
-from tailcut.cache.store import Store
 from tailcut.system.cancellation import is_being_cancelled
 
 T = TypeVar("T")
@@ -26,19 +26,39 @@ FAILURES_TO_BYPASS = 3
 _log = logging.getLogger("tailcut.cache")
 
 
-@dataclass(frozen=True, slots=True)
-class BypassStatistics:
-    """A snapshot of how the store behaves."""
+class Store(Protocol[T]):
+    """Keys to values over a network. Any method may fail or hang: ``BypassedStore`` makes that harmless."""
 
-    bypassed: bool
+    async def get_many(self, keys: Sequence[bytes]) -> list[T | None]:
+        """Look all keys up in one round trip; None for each that is missing or cannot be read."""
+        ...
+
+    async def put_many(self, items: Sequence[tuple[bytes, T, float]]) -> None:
+        """Keep (key, value, seconds to live) for each item, in one round trip."""
+        ...
+
+    async def probe(self) -> None:
+        """Return if the store answers, else raise."""
+        ...
+
+    async def close(self) -> None:
+        """Free connections. Calling it twice is allowed."""
+        ...
+
+
+@dataclass(slots=True)
+class BypassStatistics:
+    """How the store behaves; the store counts in its own, others get copies."""
+
+    bypassed: bool = False
     """Whether the store is being bypassed now."""
-    bypasses: int
+    bypasses: int = 0
     """Look-ups and writes that did not reach the store because it was bypassed."""
-    failures: int
+    failures: int = 0
     """Calls that raised or timed out, probes not included."""
-    timeouts: int
+    timeouts: int = 0
     """Of these, those that timed out."""
-    recoveries: int
+    recoveries: int = 0
     """How often the store came back."""
 
 
@@ -58,10 +78,8 @@ class BypassedStore(Generic[T]):
         self._failures_in_row = 0
         self._probe: asyncio.Task[None] | None = None
         self._closed = False
-        self._bypasses = self._bypassed_before = 0
-        self._failures = 0
-        self._timeouts = 0
-        self._recoveries = 0
+        self._bypassed_before = 0
+        self._counts = BypassStatistics()
 
     async def get_many(self, keys: Sequence[bytes]) -> list[T | None]:
         """Look all keys up in one round trip; None for each that is missing, or for all when the store fails."""
@@ -100,13 +118,7 @@ class BypassedStore(Generic[T]):
 
     def statistics(self) -> BypassStatistics:
         """Snapshot of the counters."""
-        return BypassStatistics(
-            bypassed=self._probe is not None,
-            bypasses=self._bypasses,
-            failures=self._failures,
-            timeouts=self._timeouts,
-            recoveries=self._recoveries,
-        )
+        return replace(self._counts, bypassed=self._probe is not None)
 
     async def close(self) -> None:
         """Stop probing and close the store; later calls find nothing."""
@@ -133,12 +145,12 @@ class BypassedStore(Generic[T]):
     def _bypassed(self) -> bool:
         if self._probe is None and not self._closed:
             return False
-        self._bypasses += 1
+        self._counts.bypasses += 1
         return True
 
     def _failed(self, error: Exception) -> None:
-        self._failures += 1
-        self._timeouts += isinstance(error, TimeoutError)
+        self._counts.failures += 1
+        self._counts.timeouts += isinstance(error, TimeoutError)
         self._failures_in_row += 1
         if self._failures_in_row >= FAILURES_TO_BYPASS:
             self._bypass(error)
@@ -150,22 +162,19 @@ class BypassedStore(Generic[T]):
                 self._place,
                 str(error) or type(error).__name__,
             )
-            self._bypassed_before = self._bypasses
+            self._bypassed_before = self._counts.bypasses
             self._probe = asyncio.get_running_loop().create_task(self._probe_until_well())
 
     async def _probe_until_well(self) -> None:
-        tries = 0
-        while True:
-            tries += 1
+        for tries in count(1):
             await asyncio.sleep(retry_delay_s(tries))
             try:
                 await self._within(self._store.probe())
+                break
             except Exception as error:
                 _log.debug("store probe %d failed: %s", tries, error)
-                continue
-            break
         self._failures_in_row = 0
-        self._recoveries += 1
+        self._counts.recoveries += 1
         self._probe = None
-        calls = self._bypasses - self._bypassed_before
+        calls = self._counts.bypasses - self._bypassed_before
         _log.warning("%s answers again; %d look-ups and writes bypassed it", self._place, calls)

@@ -53,23 +53,6 @@ class CacheAdvisor:
         life_s: how long entries live lately.
     """
 
-    __slots__ = (
-        "_auto",
-        "_due_s",
-        "_low_since_s",
-        "_old_s",
-        "_pause_s",
-        "_settled",
-        "advice",
-        "decided",
-        "keep_ns",
-        "life_s",
-        "look_ns",
-        "miss_ns",
-        "on",
-        "share",
-    )
-
     def __init__(self, *, auto: bool, life_s: float, now_s: float) -> None:
         self._auto = auto
         self.on = True

@@ -63,14 +63,9 @@ def next_interval_s(interval_s: float, gap_s: float, ttl_s: float) -> float:
     return gap_s if gap_s > interval_s else interval_s + _INTERVAL_WEIGHT * (gap_s - interval_s)
 
 
-def in_use_window_s(interval_s: float, ttl_s: float) -> float:
-    """How long after it was last asked for a key is kept fresh: two polls, at least two TTLs."""
-    return max(2.0 * interval_s, 2.0 * ttl_s)
-
-
 def is_in_use(last_asked_s: float, interval_s: float, ttl_s: float, now_s: float) -> bool:
-    """Whether a key was asked for recently enough to be refreshed ahead of its expiry."""
-    return now_s - last_asked_s <= in_use_window_s(interval_s, ttl_s)
+    """Whether a key was asked for recently enough to be refreshed ahead: within two polls, or two TTLs if longer."""
+    return now_s - last_asked_s <= max(2.0 * interval_s, 2.0 * ttl_s)
 
 
 def retry_delay_s(failures: int) -> float:

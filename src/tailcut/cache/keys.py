@@ -66,8 +66,6 @@ class Normal:
             is rounded: the answer is the model's for the first request of those that look alike.
     """
 
-    __slots__ = ("_digits", "_zeros")
-
     def __init__(self, zeros: bool = False, digits: Mapping[str, int] | None = None) -> None:
         self._zeros = zeros
         self._digits = dict(digits or {})

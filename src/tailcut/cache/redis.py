@@ -40,8 +40,6 @@ class RedisStore(Generic[T]):
         self._client = _connect(url, timeout_s, wanted_by)
         self._decode = msgspec.msgpack.Decoder(value_type).decode
         self._encode = msgspec.msgpack.Encoder().encode
-        self.garbled = 0
-        self.refused = 0
 
     async def get_many(self, keys: Sequence[bytes]) -> list[T | None]:
         """Look all keys up with one MGET."""
@@ -49,14 +47,13 @@ class RedisStore(Generic[T]):
         return [None if raw is None else self._read(raw) for raw in found]
 
     async def put_many(self, items: Sequence[tuple[bytes, T, float]]) -> None:
-        """Write all items with one pipeline of SET ... PX. A write that Redis refuses (full, say) is only counted."""
+        """Write all items with one pipeline of SET ... PX. A write that Redis refuses (full, say) is left out."""
         pipeline = self._client.pipeline(transaction=False)
         for key, value, ttl_s in items:
             life_ms = int(ttl_s * 1e3)
             if life_ms > 0:
                 pipeline.set(KEY_PREFIX + key, self._encode(value), px=life_ms)
-        for reply in await pipeline.execute(raise_on_error=False):
-            self.refused += isinstance(reply, Exception)
+        await pipeline.execute(raise_on_error=False)
 
     async def probe(self) -> None:
         """Look two keys up over a new connection, because the pooled ones may be those that failed.
@@ -75,7 +72,6 @@ class RedisStore(Generic[T]):
         try:
             return self._decode(raw)
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            self.garbled += 1
             return None
 
 

@@ -23,8 +23,6 @@ _Z = 2.0
 class RepeatShare:
     """Running share of look-ups that repeat an earlier one."""
 
-    __slots__ = ("_repeats", "lookups")
-
     def __init__(self) -> None:
         self.lookups = 0.0
         """Seen so far, older ones counting less."""
@@ -54,8 +52,6 @@ class RepeatShare:
 
 class KeySketch:
     """When each watched key was last seen; the oldest are forgotten, so that it stays small."""
-
-    __slots__ = ("_most", "_seen_s")
 
     def __init__(self, most: int = _MOST_KEYS) -> None:
         self._most = most

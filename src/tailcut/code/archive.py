@@ -8,8 +8,8 @@ import tarfile
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from tailcut.code.data_files import data_files
-from tailcut.code.digest import SOURCE_FILES, Code
+from tailcut.code.digest import SOURCE_FILES, Code, few
+from tailcut.code.files import data_files
 from tailcut.errors import ArtifactError, ManifestError
 from tailcut.manifest import Manifest
 
@@ -74,10 +74,9 @@ def extract(archive: Path, folder: Path, *, force: bool = False) -> list[Path]:
         _refuse_place(path, folder)
     other = [path for path, content in files.items() if path.is_file() and path.read_bytes() != content]
     if other and not force:
-        names = ", ".join(str(path.relative_to(folder)) for path in other[:3])
-        more = f" and {len(other) - 3} more" if len(other) > 3 else ""
+        names = few(tuple(str(path.relative_to(folder)) for path in other))
         raise ManifestError(
-            f"{folder} has other content in {names}{more}",
+            f"{folder} has other content in {names}",
             hint="name an empty folder, or replace these files with --force",
         )
     for path, content in files.items():

@@ -12,7 +12,7 @@ SOURCE_FILES = "model.source/"
 """How names of data files begin that lie in the folder that ``model.source`` names."""
 
 
-class CodeFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class CodeFile(msgspec.Struct, frozen=True, kw_only=True):
     """One Python file of the user's.
 
     Attributes:
@@ -21,7 +21,7 @@ class CodeFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     sha256: str
-    file: str = ""
+    file: str
 
 
 class Distribution(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -67,26 +67,19 @@ def without_modules(code: Code) -> Code:
 
 
 def differing(wanted: Code, there: Code, imported: Set[str] = frozenset()) -> tuple[str, ...]:
-    """Name the modules and data files that differ, as files where they are known to be; distributions do not count.
+    """Name the files of the modules, and the data files, that differ; distributions do not count.
 
     Another version of a distribution cannot be had by a restart, and does not make a record unfit to be served. Other
-    modules that only one has do not count: a server needs no training code, and a record of an older tailcut lists
-    imported modules only.
+    modules that only one has do not count: a server needs no training code.
 
     Args:
         imported: modules that differ where they are not there: ``try: import fast`` runs without them, otherwise.
     """
     named = sorted(wanted.modules.keys() & {*there.modules, *imported})
     hashes = {name: each.sha256 for name, each in there.modules.items()}
-    modules = [name for name in named if wanted.modules[name].sha256 != hashes.get(name)]
+    modules = [wanted.modules[name].file for name in named if wanted.modules[name].sha256 != hashes.get(name)]
     data = [name for name in sorted({*wanted.data, *there.data}) if wanted.data.get(name) != there.data.get(name)]
-    return tuple([*(shown(name, wanted, there) for name in modules), *data])
-
-
-def shown(name: str, *codes: Code) -> str:
-    """Return the file of a module where it is known, else its name."""
-    found = (code.modules[name].file for code in codes if name in code.modules)
-    return next(filter(None, found), name)
+    return (*modules, *data)
 
 
 def few(names: tuple[str, ...], most: int = 3) -> str:

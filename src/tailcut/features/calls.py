@@ -17,9 +17,9 @@ import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
-from tailcut.cache.flights import Flights
+from tailcut.cache.flights import land
 from tailcut.cache.freshness import blend_source_s, effective_ttl_s, negative_ttl_s, retry_delay_s
 from tailcut.cache.keys import feature_key
 from tailcut.features.entry import Entry, FetchFailure, Outcome, Row, StaleEntry
@@ -48,6 +48,7 @@ _CLOSE_TIMEOUT_S = 1.0
 _CLOSING = "the call was cancelled because the server is closing"
 
 Kept = tuple[Group, Lookup, Entry]
+_Found = TypeVar("_Found")
 
 
 class Calls:
@@ -81,7 +82,7 @@ class Calls:
         self._keep = keep
         self._told = told
         self._outages = outages
-        self._flights: Flights[KeyFlight] = Flights()
+        self._flights: dict[bytes, KeyFlight] = {}
         self._lines: dict[tuple[Group, str], KeyQueue] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._with_bad_rows: set[Group] = set()
@@ -110,9 +111,9 @@ class Calls:
         flights: list[KeyFlight] = []
         loop = asyncio.get_running_loop()
         for lookup in lookups:
-            flight = self._flights.of(lookup.store_key)
+            flight = self._flights.get(lookup.store_key)
             if flight is None:
-                flight = self._flights.begin(KeyFlight(lookup, loop.create_future(), until_s, caller))
+                flight = self._flights[lookup.store_key] = KeyFlight(lookup, loop.create_future(), until_s, caller)
                 new.append(flight)
             else:
                 flight.until_s = max(flight.until_s, until_s)
@@ -148,7 +149,7 @@ class Calls:
         return [flight.future for flight in flights], task
 
     async def close(self) -> None:
-        """Cancel all calls; whoever waits is told."""
+        """Cancel all calls, and what else runs here; whoever waits is told."""
         self._closed = True
         for line in self._lines.values():
             self._give_up(line.clear(), _CLOSING)
@@ -156,7 +157,7 @@ class Calls:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_CLOSE_TIMEOUT_S)
-        self._give_up(self._flights, _CLOSING)
+        self._give_up(list(self._flights.values()), _CLOSING)
 
     def _advance(self, group: Group, tenant: str, line: KeyQueue) -> None:
         """Start calls for what waits, as far as there may be more."""
@@ -182,9 +183,9 @@ class Calls:
         # Not left to the task: one that is cancelled before it starts runs none of its own lines.
         self.own(self._run(group, call.flights, tenant, leave)).add_done_callback(ended)
 
-    def own(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def own(self, coroutine: Coroutine[Any, Any, _Found]) -> asyncio.Task[_Found]:
         """Run something that ends with this object at the latest."""
-        task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(coroutine)
+        task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
         return task
@@ -214,7 +215,7 @@ class Calls:
             if not flight.future.done():
                 flight.future.set_result(outcome)
             if isinstance(outcome, FetchFailure):
-                self._flights.land(flight)
+                land(self._flights, flight.lookup.store_key, flight)
         if leave is not None:
             leave()
             pairs = zip(lookups, outcomes, strict=True)
@@ -226,7 +227,7 @@ class Calls:
         for flight in flights:
             if not flight.future.done():
                 flight.future.set_result(FetchFailure(why))
-            self._flights.land(flight)
+            land(self._flights, flight.lookup.store_key, flight)
 
     async def _outcomes(
         self, group: Group, lookups: list[Lookup], tenant: str, until_s: float, caller: CallerSpan | None
@@ -258,7 +259,7 @@ class Calls:
     async def _ask(
         self, group: Group, keys: list[Key], tenant: str, gives_up_s: float, caller: CallerSpan | None
     ) -> list[Answer] | FetchFailure:
-        task: asyncio.Task[Any] | None = None
+        task: asyncio.Task[list[Answer]] | None = None
         try:
             context = SourceContext(self._clock(), tenant, gives_up_s, caller)
             task = self.own(_fetch_isolating(group.source, keys, context))
@@ -272,8 +273,7 @@ class Calls:
                 return FetchFailure(
                     _CLOSING if self._closed else "the source cancelled its own call", kind="CancelledError"
                 )
-            answers: list[Answer] = task.result()
-            return answers
+            return task.result()
         except SourceError as error:
             failure = _failure(error)
             of_user = group.spec.function and not isinstance(error, SourceDown)

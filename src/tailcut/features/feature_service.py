@@ -5,32 +5,57 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from random import Random
 from typing import Any
 
-from tailcut.cache.bypass import BypassedStore
+from tailcut.cache.bypass import BypassedStore, BypassStatistics, Store
+from tailcut.cache.flights import wait_all
+from tailcut.cache.freshness import is_usable_stale, retry_delay_s, stale_wait_s
 from tailcut.cache.keys import feature_key
-from tailcut.cache.memory import MemoryStore
+from tailcut.cache.memory import MemoryStatistics, MemoryStore
 from tailcut.cache.redis import open_redis
-from tailcut.cache.store import Store
-from tailcut.errors import BadRequest, ManifestError, StartError
+from tailcut.errors import (
+    BadRequest,
+    FeatureError,
+    FeatureTimeout,
+    FeatureUnavailable,
+    ManifestError,
+    Shed,
+    StartError,
+    TailcutError,
+    UnknownEntity,
+)
 from tailcut.features.cached import EntryCache
 from tailcut.features.calls import Calls
-from tailcut.features.entry import Entry, Outcome, StoredEntry
-from tailcut.features.group_times import GroupTimes
-from tailcut.features.groups import Group, KeyProblem, levels_of
+from tailcut.features.entry import Entry, FetchFailure, Outcome, Row, StoredEntry
+from tailcut.features.group_times import GroupTimes, Want
+from tailcut.features.groups import Group, GroupStatistics, KeyProblem, has_no_row, levels_of
 from tailcut.features.key_types import KeyType
-from tailcut.features.level import LevelFetcher, Rows
-from tailcut.features.line import Lookup
-from tailcut.features.outages import Outages
+from tailcut.features.line import NOBODY_WAITS, Lookup
+from tailcut.features.outages import DATABASE, Outages
 from tailcut.features.refresh import UNKNOWN_TTL_S, Refresher, UsageTable, tick_s
 from tailcut.features.source_opener import CodeOf, Models, Opener, Resolve
-from tailcut.features.sources.base import SourceError
-from tailcut.features.statistics import FeatureStatistics
+from tailcut.features.sources.base import Key, SourceError
 from tailcut.manifest.schema import Features
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureStatistics:
+    """A snapshot of all groups and of the store."""
+
+    groups: tuple[GroupStatistics, ...]
+    memory: MemoryStatistics | None
+    """The store in memory, where that is used."""
+    store: BypassStatistics | None
+    """The store outside this process, where one is used."""
+
+    @property
+    def bypasses(self) -> int:
+        """Store calls skipped because the store was failing."""
+        return self.store.bypasses if self.store is not None else 0
 
 
 @dataclass(slots=True)
@@ -47,36 +72,48 @@ class FeatureSet:
     misses: int
 
 
+class Rows:
+    """The rows of a request as they fill up."""
+
+    __slots__ = ("fresh_until_s", "hits", "misses", "rows", "stale")
+
+    def __init__(self, rows: list[Row]) -> None:
+        self.rows = rows
+        self.fresh_until_s = [math.inf] * len(rows)
+        """Per row: the earliest end of freshness of what is in it; minus infinity once a stale value is."""
+        self.stale = [False] * len(rows)
+        self.hits = 0
+        self.misses = 0
+
+
 class FeatureService:
     """All feature groups of a deployment. Owned by the event loop that opened it."""
 
-    def __init__(
-        self, features: Features, groups: list[Group], opener: Opener, cache: EntryCache, seed: int, clock: _Clock
-    ) -> None:
+    def __init__(self, features: Features, groups: list[Group], opener: Opener, cache: EntryCache, seed: int) -> None:
         self._features = features
         self._types = opener.field_types
         self._opener = opener
         self._cache = cache
-        self._monotonic_s = clock.monotonic_s
+        self._monotonic_s = opener.monotonic_s
         self._groups = groups
         self._levels = levels_of(features, groups)
         self._by_models = [group for group in groups if not group.is_fixed]
         self._in_order = [group for level in self._levels for group in level]
         self._fast = cache.memory is not None or all(group.table is not None for group in groups)
-        on = features.cache != "off"
-        self._usages = UsageTable() if features.refresh_ahead and on else None
+        self._is_cached = features.cache != "off"
+        """Whether calls are shared between requests and their results kept."""
+        self._usages = UsageTable() if features.refresh_ahead and self._is_cached else None
         random = Random(seed)
         self._calls = Calls(
             timeout_s=features.timeout_s,
             jitter=features.ttl_jitter,
             random=random,
-            monotonic_s=clock.monotonic_s,
-            clock=clock.now_s,
+            monotonic_s=opener.monotonic_s,
+            clock=opener.clock,
             keep=cache.keep,
             told=self._told,
             outages=Outages(features.database),
         )
-        self._fetcher = LevelFetcher(cache, self._calls, self._usages, shared=on, monotonic_s=clock.monotonic_s)
         self._refresher: Refresher | None = None
         if self._usages is not None:
             self._refresher = Refresher(
@@ -85,9 +122,8 @@ class FeatureService:
                 cache,
                 tick_s=tick_s(group.ttl if isinstance(group.ttl, float) else UNKNOWN_TTL_S for group in groups),
                 random=random,
-                monotonic_s=clock.monotonic_s,
+                monotonic_s=opener.monotonic_s,
             )
-        self._background: list[asyncio.Task[None]] = []
 
     @classmethod
     async def open(
@@ -116,8 +152,8 @@ class FeatureService:
         Raises:
             StartError: what could not be opened, and where in the manifest.
         """
-        clock = _Clock(monotonic_s, _seconds(features.clock, resolve) if features.clock else wall_s)
-        opener = Opener(features, resolve, monotonic_s, clock.now_s, declared or {}, code_of, models)
+        clock = _seconds(features.clock, resolve) if features.clock else wall_s
+        opener = Opener(features, resolve, monotonic_s, clock, declared or {}, code_of, models)
         remote: BypassedStore[StoredEntry] | None = None
         try:
             groups = await opener.groups()
@@ -128,7 +164,7 @@ class FeatureService:
             memory: MemoryStore[Entry] | None = None
             if features.cache != "off":
                 memory = MemoryStore(features.max_bytes, monotonic_s)
-            service = cls(features, groups, opener, EntryCache(memory, remote, monotonic_s, wall_s), seed, clock)
+            service = cls(features, groups, opener, EntryCache(memory, remote, monotonic_s, wall_s), seed)
         except BaseException as error:
             await opener.close()
             if remote is not None:
@@ -191,7 +227,7 @@ class FeatureService:
         fields = self._features.entity
         into = Rows([dict(zip(fields, entity, strict=True)) for entity in entities])
         for level in self._levels:
-            await self._fetcher.fetch(level, into, tenant, deadline_s, times)
+            await self._fetch_level(level, into, tenant, deadline_s, times)
         # Once, at the end: a level may take long, and what an earlier one found ages meanwhile.
         now_s = self._monotonic_s()
         fresh_for_s = [max(until_s - now_s, 0.0) for until_s in into.fresh_until_s]
@@ -225,13 +261,6 @@ class FeatureService:
 
     async def close(self) -> None:
         """Stop the background work, tell whoever waits, close connections. Calling it twice is allowed."""
-        for task in self._background:
-            task.cancel()
-        if self._background:
-            await asyncio.wait(self._background)
-        self._background.clear()
-        if self._refresher is not None:
-            await self._refresher.close()
         await self._calls.close()
         await self._cache.close()
         await self._opener.close()
@@ -263,24 +292,195 @@ class FeatureService:
             self._usages.note(group, key, store_key, group_tenant, entry, now_s)
         return entry.fresh_until_s
 
+    async def _fetch_level(
+        self, groups: Sequence[Group], into: Rows, tenant: str, deadline_s: float, times: GroupTimes | None
+    ) -> None:
+        """Add the columns of groups to every row: from the cache, then sources, then stale where a source fails."""
+        wants: list[Want] = []
+        if times is not None:
+            times.begin(groups)
+        try:
+            wants = self._wants(groups, into.rows, tenant)
+            await self._from_cache([want for want in wants if want.entry is None], into, deadline_s)
+            missing: dict[Group, list[Want]] = {}
+            for want in wants:
+                if want.entry is None:
+                    missing.setdefault(want.group, []).append(want)
+            if missing:
+                await self._from_sources(missing, tenant, deadline_s, times)
+            self._fill(wants, into, tenant)
+        finally:
+            if times is not None:
+                times.end(wants)
+
+    def _wants(self, groups: Sequence[Group], rows: list[Row], tenant: str) -> list[Want]:
+        """Distinct keys of all groups; those of preloaded tables, and those that can have no row, are answered."""
+        wants: dict[bytes, Want] = {}
+        for group in groups:
+            group_tenant = group.tenant_of(tenant)
+            for position, row in enumerate(rows):
+                key = _key_of(group, row)
+                try:
+                    store_key = feature_key(group.id, key, group_tenant)
+                except TypeError as error:
+                    raise _unavailable(group, "its key cannot be looked up", f"{key}: {error}") from error
+                want = wants.get(store_key)
+                if want is None:
+                    want = wants[store_key] = Want(group, Lookup(key, store_key))
+                    self._answer_without_io(want, key)
+                want.positions.append(position)
+        return list(wants.values())
+
+    def _answer_without_io(self, want: Want, key: Key) -> None:
+        group, table = want.group, want.group.table
+        if has_no_row(key):
+            want.entry = Entry(group.default_row, math.inf, math.inf)
+        elif table is not None:
+            now_s = self._monotonic_s()
+            want.entry = Entry(table.rows.get(key, group.default_row), table.fresh_until_s, table.ttl_s)
+            want.stale = table.fresh_until_s <= now_s
+            if want.stale and not is_usable_stale(table.fresh_until_s, group.spec.stale_for_s, now_s):
+                raise _unavailable(group, table.why_expired())
+
+    async def _from_cache(self, wants: list[Want], into: Rows, deadline_s: float) -> None:
+        if not wants:
+            return
+        look_up = self._cache.look_up([(want.group, want.lookup.store_key) for want in wants])
+        left_s = deadline_s - self._monotonic_s()
+        if left_s >= self._cache.longest_s:
+            entries = await look_up
+        else:
+            # What it finds later is kept in memory all the same, for whoever asks next.
+            task = self._calls.own(look_up)
+            await asyncio.wait({task}, timeout=max(left_s, 0.0))
+            if not task.done():
+                raise _timed_out(wants[0].group)
+            entries = task.result()
+        now_s = self._monotonic_s()
+        for want, entry in zip(wants, entries, strict=True):
+            if entry is not None and entry.fresh_until_s > now_s:
+                want.entry = entry
+                want.group.counters.hits += 1
+                into.hits += 1
+                continue
+            want.group.counters.misses += 1
+            into.misses += 1
+            if entry is not None and entry.row is not None:
+                want.held = entry
+
+    async def _from_sources(
+        self, missing: dict[Group, list[Want]], tenant: str, deadline_s: float, times: GroupTimes | None
+    ) -> None:
+        left_s = deadline_s - self._monotonic_s()
+        if left_s <= 0:
+            raise _timed_out(next(iter(missing)))
+        caller = times.caller if times is not None else None
+        alone: list[asyncio.Task[Any]] = []
+        for group, wants in missing.items():
+            group_tenant = group.tenant_of(tenant)
+            if not self._is_cached:
+                lookups = [want.lookup for want in wants]
+                futures, task = self._calls.alone(group, lookups, group_tenant, deadline_s, caller)
+                alone.append(task)
+                self._attach(wants, futures)
+                continue
+            asked = self._serve_stale_of_failing(group, wants, group_tenant)
+            if asked:
+                lookups = [want.lookup for want in asked]
+                self._attach(asked, self._calls.share(group, lookups, group_tenant, deadline_s, caller))
+        if times is not None:
+            times.watch(missing)
+        try:
+            await self._wait([want for wants in missing.values() for want in wants], left_s, deadline_s)
+        finally:
+            for task in alone:
+                task.cancel()
+
+    def _serve_stale_of_failing(self, group: Group, wants: list[Want], tenant: str) -> list[Want]:
+        """Answer from stale values at once while the source is failing; return the wants that are left.
+
+        So a source that hangs delays one request, not every one. It is asked in the background meanwhile.
+        """
+        if not group.failures:
+            return wants
+        now_s = self._monotonic_s()
+        held = [want for want in wants if self._is_usable(want, now_s)]
+        for want in held:
+            want.entry, want.stale = want.held, True
+        if held and now_s >= group.retry_at_s:
+            group.retry_at_s = now_s + retry_delay_s(group.failures)
+            self._calls.share(group, [want.lookup for want in held], tenant, NOBODY_WAITS)
+        return [want for want in wants if want.entry is None]
+
+    async def _wait(self, wants: list[Want], left_s: float, deadline_s: float) -> None:
+        now_s = self._monotonic_s()
+        with_held = [want for want in wants if want.future is not None and self._is_usable(want, now_s)]
+        if with_held:
+            await _wait_for(wants, stale_wait_s(left_s))
+            for want in with_held:
+                if want.future is not None and not want.future.done():
+                    want.entry, want.stale, want.future = want.held, True, None
+        await _wait_for(wants, deadline_s - self._monotonic_s())
+
+    def _fill(self, wants: list[Want], into: Rows, tenant: str) -> None:
+        now_s = self._monotonic_s()
+        for want in wants:
+            if want.future is not None:
+                self._settle(want, now_s)
+            entry = want.entry
+            assert entry is not None
+            group = want.group
+            if self._usages is not None and group.table is None and entry.fresh_until_s != math.inf:
+                key, store_key = want.lookup.key, want.lookup.store_key
+                self._usages.note(group, key, store_key, group.tenant_of(tenant), entry, now_s)
+            if entry.row is None:
+                raise UnknownEntity(
+                    f'feature group "{group.name}" has no row for {_describe(group, want.lookup.key)}',
+                    hint="check the entity, or give the group defaults for entities without a row",
+                )
+            counters = group.counters
+            if group.table is not None:
+                counters.hits += 1
+                into.hits += 1
+            counters.stale_served += want.stale
+            fresh_until_s = -math.inf if want.stale else entry.fresh_until_s
+            for position in want.positions:
+                into.rows[position].update(entry.row)
+                into.fresh_until_s[position] = min(into.fresh_until_s[position], fresh_until_s)
+                into.stale[position] |= want.stale
+
+    def _settle(self, want: Want, now_s: float) -> None:
+        """Turn what a call found, or did not find in time, into an entry or an error."""
+        assert want.future is not None
+        if not want.future.done():
+            raise _timed_out(want.group)
+        outcome = want.future.result()
+        if isinstance(outcome, Entry):
+            want.entry, want.stale = outcome, outcome.is_stale
+        elif self._is_usable(want, now_s):
+            want.entry, want.stale = want.held, True
+        else:
+            raise _error_of(want.group, want.lookup.key, outcome)
+
+    def _is_usable(self, want: Want, now_s: float) -> bool:
+        held = want.held
+        return held is not None and is_usable_stale(held.fresh_until_s, want.group.spec.stale_for_s, now_s)
+
+    @staticmethod
+    def _attach(wants: list[Want], futures: list[asyncio.Future[Outcome]]) -> None:
+        for want, future in zip(wants, futures, strict=True):
+            want.future = future
+
     def _start(self) -> None:
-        loops: list[Coroutine[Any, Any, None]] = [
-            group.table.keep_fresh() for group in self._groups if group.table is not None
-        ]
+        for group in self._groups:
+            if group.table is not None:
+                self._calls.own(group.table.keep_fresh())
         if self._refresher is not None and any(group.table is None for group in self._groups):
-            loops.append(self._refresher.run())
-        self._background = [asyncio.get_running_loop().create_task(loop) for loop in loops]
+            self._calls.own(self._refresher.run())
 
     def _told(self, group: Group, lookup: Lookup, outcome: Outcome) -> None:
         if self._refresher is not None:
             self._refresher.told(group, lookup, outcome)
-
-
-@dataclass(slots=True)
-class _Clock:
-    monotonic_s: Callable[[], float]
-    now_s: Callable[[], float]
-    """Seconds since the epoch for ``:now``."""
 
 
 def _seconds(reference: str, resolve: Resolve) -> Callable[[], float]:
@@ -395,3 +595,79 @@ def _shown(value: object) -> str:
 
 def _json(value: float | str) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+async def _wait_for(wants: list[Want], timeout_s: float) -> None:
+    await wait_all([want.future for want in wants if want.future is not None], timeout_s)
+
+
+# -- Errors of features that could not be fetched --
+
+
+def _key_of(group: Group, row: Row) -> Key:
+    """The group's key in a request's row.
+
+    Raises:
+        BadRequest: a field of the entity is not of the key's type.
+        FeatureUnavailable: a column of another group is not.
+    """
+    try:
+        return group.key_of(row)
+    except KeyProblem as problem:
+        if group.by_entity:
+            raise BadRequest(
+                f'entity field {problem}, as feature group "{group.name}" has it', hint=problem.kind.takes
+            ) from problem
+        raise _unavailable(group, f"its key {problem}") from problem
+
+
+def _error_of(group: Group, key: Key, failure: FetchFailure) -> TailcutError:
+    """The error for a key that a source could not answer."""
+    if failure.key_type and group.by_entity:
+        return BadRequest(
+            f'entity {_describe(group, key)} does not fit feature group "{group.name}": {failure.message}',
+            hint="send the entity's fields with the types of the source (numbers as numbers, text as text)",
+        )
+    if failure.retry_s is not None:
+        return Shed(
+            f'feature group "{group.name}" has no value: {failure.message}',
+            hint="retry after Retry-After seconds; the model behind the group is overloaded",
+            retry_after_s=failure.retry_s,
+        )
+    if failure.misfit:
+        return FeatureError(
+            f'feature group "{group.name}" does not fit its source: {failure.message}',
+            hint=failure.hint,
+            group=group.name,
+        )
+    if failure.kind:
+        error = _unavailable(group, f"its source failed ({failure.kind})", failure.message)
+    else:
+        error = _unavailable(group, failure.message, hint=failure.hint)
+    if failure.unreachable:
+        error.source = DATABASE  # one cause, whichever of its groups met it
+    return error
+
+
+def _describe(group: Group, key: Key) -> str:
+    """A key with the names of its columns."""
+    return ", ".join(f"{column}={value!r}" for column, value in zip(group.spec.key, key, strict=True))
+
+
+def _unavailable(group: Group, reason: str, detail: str = "", hint: str = "") -> FeatureUnavailable:
+    """The error for a group that could not be fetched."""
+    return FeatureUnavailable(
+        f'feature group "{group.name}" is unavailable and has no value within its stale limit of '
+        f"{group.spec.stale_for_s:g} s: {reason}",
+        hint=hint or "check the group's source; a longer stale_for serves older values during an outage",
+        detail=detail,
+        group=group.name,
+    )
+
+
+def _timed_out(group: Group) -> FeatureTimeout:
+    """The error for a deadline that passed."""
+    return FeatureTimeout(
+        f'the request\'s deadline passed while feature group "{group.name}" was being fetched',
+        hint="send a longer timeout, raise slo.timeout, or make the group's source faster",
+    )

@@ -23,8 +23,6 @@ _GROUPS, _BEGAN_NS, _ASKED_NS, _ENDED_NS, _ENDS_NS, _WANTS = range(6)
 """Places in what is noted of groups that are fetched together: them, when that began, when the cache had been asked,
 when it ended, when the last key of each was answered, and the keys. A list: an object would cost twice as much."""
 
-_Row = tuple[str, int, int, int, int, int]
-
 
 class Want:
     """One key of one group that a request needs, and what has become of it."""
@@ -98,7 +96,7 @@ class GroupTimes:
         level[_ENDED_NS] = self._clock_ns()
         level[_WANTS] = wants
 
-    def __iter__(self) -> Iterator[_Row]:
+    def __iter__(self) -> Iterator[tuple[str, int, int, int, int, int]]:
         for groups, began_ns, asked_ns, level_ended_ns, ends_ns, wants in self._levels:
             counts = {group: [0, 0, 0] for group in groups}
             unanswered = set() if wants else set(groups)

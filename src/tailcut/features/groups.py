@@ -12,7 +12,6 @@ from tailcut.features.entry import Entry, Row
 from tailcut.features.key_types import KeyType
 from tailcut.features.preload import PreloadedRows
 from tailcut.features.sources.base import Key, Source, SourceError
-from tailcut.features.statistics import GroupStatistics
 from tailcut.manifest.levels import groups_in_levels
 from tailcut.manifest.schema import FeatureGroup, Features
 
@@ -45,6 +44,33 @@ class Usage:
         self.ttl_s = entry.ttl_s
         self.fresh_until_s = entry.fresh_until_s
         self.due_s = NOT_PLANNED
+
+
+@dataclass(slots=True)
+class GroupStatistics:
+    """One group since the start; the group counts in its own, others get copies."""
+
+    name: str
+    entity_type: str
+    """The key's columns joined by "+"."""
+    hits: int = 0
+    """Look-ups answered fresh from the cache (or the preloaded table)."""
+    misses: int = 0
+    """Look-ups that found nothing fresh."""
+    stale_served: int = 0
+    """Values served past their TTL because the source failed."""
+    errors: int = 0
+    """Source calls that failed or timed out, in whole or for a key."""
+    refreshes: int = 0
+    """Keys that were refreshed in the background."""
+    single_flight_joins: int = 0
+    """Misses that waited for a call under way instead of making their own."""
+    source_calls: int = 0
+    source_keys: int = 0
+    source_s: float = 0.0
+    """Seconds spent in source calls, summed."""
+    in_use: int = 0
+    """Keys that are kept fresh in the background now."""
 
 
 @dataclass(slots=True, eq=False)

@@ -46,11 +46,6 @@ class KeyFlight:
     caller: Caller | None = None
     """Tells the span of its group that first asked for it; None where that is not traced."""
 
-    @property
-    def key(self) -> bytes:
-        """What is being asked for, as stores have it."""
-        return self.lookup.store_key
-
 
 @dataclass(slots=True, frozen=True, eq=False)
 class SourceCall:
@@ -63,8 +58,6 @@ class SourceCall:
 
 class KeyQueue:
     """Keys that wait for a call, and the calls under way."""
-
-    __slots__ = ("_calls", "_waiting")
 
     def __init__(self) -> None:
         self._waiting: list[KeyFlight] = []

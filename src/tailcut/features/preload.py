@@ -49,8 +49,6 @@ class PreloadedRows:
         """What is wrong with the table's columns, while that keeps it from being read."""
         self.ttl_s = ttl_s
         self.fresh_until_s = float("-inf")
-        self.loads = 0
-        self.errors = 0
         self.load_s = 0.0
         self._is_slow = self._is_failing = False
         self._name = name
@@ -87,7 +85,6 @@ class PreloadedRows:
         # Counted from when the source was asked: the rows may be that old.
         self.fresh_until_s = asked_s + self.ttl_s
         self.load_s = self._monotonic_s() - asked_s
-        self.loads += 1
         self._is_failing = False
         self._warn_of_slow_reads()
 
@@ -105,17 +102,13 @@ class PreloadedRows:
         """Read the table again shortly before each expiry, forever; retry with a growing pause while that fails."""
         failures = 0
         while True:
-            if failures:
-                await asyncio.sleep(retry_delay_s(failures))
-            else:
-                lead_s = refresh_lead_s(self.ttl_s, self.load_s)
-                await asyncio.sleep(max(0.0, self.fresh_until_s - lead_s - self._monotonic_s()))
+            left_s = self.fresh_until_s - refresh_lead_s(self.ttl_s, self.load_s) - self._monotonic_s()
+            await asyncio.sleep(retry_delay_s(failures) if failures else max(0.0, left_s))
             try:
                 await self.load()
             except Exception as error:
                 failures += 1
                 self._is_failing = True
-                self.errors += 1
                 level = logging.WARNING if failures == 1 else logging.DEBUG
                 _log.log(level, 'feature group "%s" could not be reloaded, the old table stays: %s', self._name, error)
                 continue

@@ -82,7 +82,7 @@ class UsageTable:
         self._schedule(usage, refresh_due_s(entry.fresh_until_s, entry.ttl_s, group.recent_source_s, u))
 
     def postpone(self, usage: Usage, until_s: float) -> None:
-        """Make a key that is in use due later, because its refresh failed or there was no room for it."""
+        """Make a key that is in use due later, because its refresh failed."""
         if usage.group.usages.get(usage.store_key) is usage:
             self._schedule(usage, until_s)
 
@@ -117,8 +117,6 @@ def _is_current(due_s: float, usage: Usage) -> bool:
 
 
 MAX_KEYS_PER_TICK = 1024
-MAX_KEYS_PER_CALL = 256
-MAX_CALLS_PER_GROUP = 2
 UNKNOWN_TTL_S = 2.5
 """What a TTL function is taken to return at least, when the tick is chosen."""
 _SHORTEST_TICK_S = 0.005
@@ -135,7 +133,7 @@ def tick_s(ttls_s: Iterable[float]) -> float:
 
 
 class Refresher:
-    """Turns keys that fall due within one tick into one source call per group and tenant."""
+    """Asks for keys that fall due within one tick together, per group and tenant, as far as ``line`` allows."""
 
     def __init__(
         self,
@@ -153,8 +151,6 @@ class Refresher:
         self._tick_s = tick_s
         self._random = random
         self._monotonic_s = monotonic_s
-        self._under_way: dict[Group, int] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         """Tick forever."""
@@ -175,8 +171,7 @@ class Refresher:
             else:
                 together.setdefault((usage.group, usage.tenant), []).append(usage)
         for (group, tenant), due in together.items():
-            for start in range(0, len(due), MAX_KEYS_PER_CALL):
-                self._start(group, tenant, due[start : start + MAX_KEYS_PER_CALL], now_s)
+            self._calls.own(self._refresh(group, tenant, due))
 
     def told(self, group: Group, lookup: Lookup, outcome: Outcome) -> None:
         """Learn what a source call found for a key."""
@@ -185,34 +180,17 @@ class Refresher:
         elif (usage := group.usages.get(lookup.store_key)) is not None:
             self._retry_later(usage)
 
-    async def close(self) -> None:
-        """Stop what is under way."""
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-
-    def _start(self, group: Group, tenant: str, due: list[Usage], now_s: float) -> None:
-        if self._under_way.get(group, 0) >= MAX_CALLS_PER_GROUP:
-            for usage in due:
-                self._usages.postpone(usage, now_s + self._tick_s)
-            return
-        self._under_way[group] = self._under_way.get(group, 0) + 1
-        task = asyncio.get_running_loop().create_task(self._refresh(group, tenant, due))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     async def _refresh(self, group: Group, tenant: str, due: list[Usage]) -> None:
         due_before = [usage.due_s for usage in due]
         try:
             left = await self._not_refreshed_elsewhere(group, due)
-            lookups = [Lookup(usage.key, usage.store_key) for usage in left]
-            lookups = [lookup for lookup in lookups if not self._calls.in_flight(lookup.store_key)]
+            lookups = [
+                Lookup(usage.key, usage.store_key) for usage in left if not self._calls.in_flight(usage.store_key)
+            ]
             if lookups:
                 group.counters.refreshes += len(lookups)
                 await asyncio.wait(self._calls.share(group, lookups, tenant, NOBODY_WAITS))
         finally:
-            self._under_way[group] -= 1
             for usage, due_s in zip(due, due_before, strict=True):
                 # Whatever happened, a key in use always has a next time.
                 if usage.due_s == due_s:

@@ -68,8 +68,8 @@ class Opener:
     ) -> None:
         self._features = features
         self._resolve = resolve
-        self._monotonic_s = monotonic_s
-        self._clock = clock
+        self.monotonic_s = monotonic_s
+        self.clock = clock
         self._code_of = code_of or (lambda names: "\0".join(names).encode())
         self._declared = declared
         self._models = models
@@ -93,7 +93,7 @@ class Opener:
 
     async def _group(self, spec: FeatureGroup) -> Group:
         where = f'features.groups "{spec.name}"'
-        ttl = self._ttl(spec, where)
+        ttl = self._resolved(spec.ttl, f"{where}: ttl") if ":" in spec.ttl else float(parse_duration(spec.ttl))
         source = await self._source(spec, where)
         return Group(
             spec=spec,
@@ -112,9 +112,6 @@ class Opener:
         if self.executor is not None:
             # A function that hangs must not hold up the exit.
             self.executor.shutdown(wait=False, cancel_futures=True)
-
-    def _ttl(self, spec: FeatureGroup, where: str) -> float | Callable[..., Any]:
-        return self._resolved(spec.ttl, f"{where}: ttl") if ":" in spec.ttl else float(parse_duration(spec.ttl))
 
     async def _source(self, spec: FeatureGroup, where: str) -> Source:
         if spec.function:
@@ -167,7 +164,7 @@ class Opener:
         if not spec.preload or (self._features.cache == "off" and (spec.sql or spec.function)):
             return None
         assert isinstance(ttl, float)
-        table = PreloadedRows(spec.name, spec.columns, ttl, source, self._clock, self._monotonic_s)
+        table = PreloadedRows(spec.name, spec.columns, ttl, source, self.clock, self.monotonic_s)
         try:
             await table.load()
         except SourceError as error:
@@ -195,16 +192,15 @@ class Opener:
         features = self._features
         named = [spec.function, spec.ttl if ":" in spec.ttl else "", features.clock]
         sources = self._code_of([name for name in named if name])
-        definition: tuple[Any, ...] = (
+        definition = (
             spec.name,
             spec.key,
             spec.columns,
             spec.sql,
             spec.function,
+            spec.model,
             sorted(spec.defaults.items()),
         )
-        if spec.model:
-            definition = (*definition, spec.model)
         settings = (features.database, features.clock, spec.per_tenant, sources)
         return blake2b(msgspec.msgpack.encode((definition, settings)), digest_size=16).digest()
 

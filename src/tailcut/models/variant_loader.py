@@ -9,8 +9,8 @@ from functools import partial
 from time import perf_counter, perf_counter_ns, thread_time_ns
 from typing import NamedTuple
 
-from tailcut.code.data_files import changed_data
 from tailcut.code.digest import few
+from tailcut.code.files import changed_data
 from tailcut.code.loaded import CodeSnapshot
 from tailcut.common.fingerprint import Machine, uses_gpu
 from tailcut.common.runtime_spec import spec_of

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter_ns
 from typing import Any, Generic, TypeVar
 
-from tailcut.cache.flights import wait_all
+from tailcut.cache.flights import land, wait_all
 from tailcut.common.timings import Stage
 from tailcut.errors import DeadlineExceeded, NotReady, Shed, TailcutError
 from tailcut.pipeline.prediction_cache import STALE, Flight, PredictionStore
@@ -96,12 +96,13 @@ class CacheFill(Generic[V]):
         led: list[Flight[V]] = []
         joined: list[Flight[V]] = []
         for key in missing:
-            flight = flights.of(key) if join else None
+            flight = flights.get(key) if join else None
             # A request of lower priority would hold this one up.
             if flight is not None and flight.level <= level:
                 joined.append(flight)
             else:
-                led.append(flights.begin(Flight(key, level)))
+                flight = flights[key] = Flight(key, level)
+                led.append(flight)
         return led, joined
 
     async def _lead(self, led: list[Flight[V]], missing: dict[bytes, list[int]]) -> None:
@@ -116,7 +117,7 @@ class CacheFill(Generic[V]):
             self._fill_stale(keys, missing, error)
         finally:
             for flight in led:
-                self._cache.flights.land(flight)
+                land(self._cache.flights, flight.key, flight)
                 flight.end()
 
     async def _work_out(self, rest: list[Flight[V]], missing: dict[bytes, list[int]]) -> None:

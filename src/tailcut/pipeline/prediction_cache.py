@@ -14,7 +14,6 @@ import msgspec
 
 from tailcut.cache import BypassedStore, MemoryStore
 from tailcut.cache.cache_advisor import CacheAdvisor
-from tailcut.cache.flights import Flights
 from tailcut.cache.freshness import effective_ttl_s
 from tailcut.cache.keys import EXACT, Normal
 from tailcut.cache.redis import open_redis
@@ -151,7 +150,7 @@ class PredictionStore(Generic[V]):
         self.name = name
         self.shared = shared
         self.normal = normal
-        self.flights: Flights[Flight[V]] = Flights()
+        self.flights: dict[bytes, Flight[V]] = {}
         self.advisor = CacheAdvisor(auto=auto, life_s=ttl_s, now_s=store.monotonic_s())
         self.joins = 0
         self.stale = 0

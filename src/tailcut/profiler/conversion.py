@@ -93,21 +93,21 @@ def _graph_ms(owner: Any, method: str, rows: Any) -> tuple[float | None, tuple[s
     from tailcut.builder.tables.columns import Unconvertible
     from tailcut.builder.tables.live import table_of
     from tailcut.builder.tables.nodes import Graph, model_of, value_info
-    from tailcut.builder.tables.steps import Walk, transform
+    from tailcut.builder.tables.steps import transform
 
-    graph, walk = Graph(), Walk()
+    graph = Graph()
     try:
         table, feeds = table_of(rows)
         if method == "transform":
-            made, _ = transform(walk, graph, owner, table, rows, ())
+            made, _ = transform(graph, owner, table, rows, ())
             outputs = [(block.name, block.dtype) for block in made.blocks]
         else:
-            answer = forms.answer(walk, graph, owner, table, rows, double=False)
+            answer = forms.answer(graph, owner, table, rows, double=False)
             outputs = [(answer.name, answer.dtype)] if answer is not None else []
     except Unconvertible as error:
-        walk.fail((), owner, str(error))
-    if walk.failures:
-        return None, tuple(walk.failures)
+        graph.fail((), owner, str(error))
+    if graph.failures:
+        return None, tuple(graph.failures)
     inputs = [value_info(block.name, block.dtype, [-1, block.width]) for block in table.blocks]
     ends = [value_info(graph.add("Identity", [block]), dtype, [-1, -1]) for block, dtype in outputs]
     return _run_ms(model_of(graph, inputs, ends).SerializeToString(), feeds), ()

@@ -53,7 +53,7 @@ def cpu_seconds(pid: int, proc: Path = Path("/proc"), own: Callable[[int], float
     Raises:
         LoadTestError: there is no such process, or no /proc.
     """
-    stats = _stats(proc)
+    stats = process_stats(proc)
     if pid not in stats:
         raise LoadTestError(
             f"process {pid} is not visible in {proc}",
@@ -79,7 +79,7 @@ def other_seconds(own_pid: int, proc: Path = Path("/proc")) -> float:
     Kernel threads are left out, because the load of the caller's own sockets runs in them too. The time of a process
     that ended counts as its parent's, once the parent has waited for it. 0 where there is no /proc.
     """
-    stats = _stats(proc)
+    stats = process_stats(proc)
     own = {own_pid}
     while more := {pid for pid, stat in stats.items() if stat.parent in own} - own:
         own |= more
@@ -106,14 +106,19 @@ def threads_ns(pid: int) -> dict[int, int]:
     return found
 
 
-class _Stat(NamedTuple):
+class ProcessStat(NamedTuple):
+    """One process: CPU time of its own and of children that it has waited for, and resident memory."""
+
     parent: int
+    session: int
     own_ticks: int
     waited_ticks: int
+    pages: int
 
 
-def _stats(proc: Path) -> dict[int, _Stat]:
-    found: dict[int, _Stat] = {}
+def process_stats(proc: Path = Path("/proc")) -> dict[int, ProcessStat]:
+    """Read every process by its id; none where there is no /proc."""
+    found: dict[int, ProcessStat] = {}
     if not proc.is_dir():
         return found
     for entry in proc.iterdir():
@@ -125,5 +130,7 @@ def _stats(proc: Path) -> dict[int, _Stat]:
             # The command (field 2) may hold spaces, brackets, half a letter; the last ")" ends it. Source: man 5 proc.
             fields = text.rpartition(b")")[2].split()
             user, system, waited_user, waited_system = (int(ticks) for ticks in fields[11:15])
-            found[int(entry.name)] = _Stat(int(fields[1]), user + system, waited_user + waited_system)
+            found[int(entry.name)] = ProcessStat(
+                int(fields[1]), int(fields[3]), user + system, waited_user + waited_system, int(fields[21])
+            )
     return found

@@ -9,7 +9,7 @@ import pytest
 from tests.code_kit import HOOKS, Project, imported
 
 from tailcut.builder.code_snapshot import check_unchanged, write_down
-from tailcut.code.data_files import data_files
+from tailcut.code.files import data_files
 from tailcut.errors import ArtifactError, ManifestError
 
 

@@ -207,13 +207,12 @@ def test_a_damaged_copy_is_refused(site: Site, capsys: Capture, tmp_path: Path) 
     assert "bytes" in tailcut(site, capsys, "code", version.id, str(tmp_path / "old"), code=ExitCode.NOT_STARTED)
 
 
-def test_a_list_of_before_is_compared_by_the_modules_that_it_names(site: Site, capsys: Capture) -> None:
-    """Older records list what hooks and model.source import, each with what runs it."""
+def test_a_list_is_compared_by_the_modules_that_it_names(site: Site, capsys: Capture) -> None:
     site.write("notes.py", "")
     now = site.build(1.0)
     code = dict(now.evidence["code"])
-    code["modules"] = {name: each | {"role": "serving"} for name, each in code["modules"].items() if name != "notes"}
-    older = site.registry.add(
+    code["modules"] = {name: each for name, each in code["modules"].items() if name != "notes"}
+    listed = site.registry.add(
         "m",
         source="own",
         inputs=now.inputs,
@@ -223,6 +222,6 @@ def test_a_list_of_before_is_compared_by_the_modules_that_it_names(site: Site, c
         manifest=now.manifest,
     )
     site.write("notes.py", "edited = 1")
-    tailcut(site, capsys, "promote", "onnx", "--version", older.id)
+    tailcut(site, capsys, "promote", "onnx", "--version", listed.id)
     site.write("scaling.py", "F = 10\n")
-    assert f"m {older.id} needs other code than {site.folder} has: scaling.py" in tailcut(site, capsys, "verify")
+    assert f"m {listed.id} needs other code than {site.folder} has: scaling.py" in tailcut(site, capsys, "verify")

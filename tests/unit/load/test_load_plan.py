@@ -169,7 +169,7 @@ def test_an_offset_goes_on_in_the_stream_of_payloads(tmp_path: Path) -> None:
 def test_cpu_time_covers_the_children(tmp_path: Path) -> None:
     for pid, parent, ticks in ((10, 1, 100), (11, 10, 50), (12, 11, 25), (13, 1, 999)):
         (tmp_path / str(pid)).mkdir()
-        fields = ["S", str(parent), *["0"] * 9, str(ticks), "0", "0", "0", "20"]
+        fields = ["S", str(parent), *["0"] * 9, str(ticks), "0", "0", "0", "20", *["0"] * 6]
         (tmp_path / str(pid) / "stat").write_text(f"{pid} (a (b) c) {' '.join(fields)}\n")
     assert cpu_seconds(10, tmp_path, lambda pid: None) == pytest.approx(1.75)
     assert cpu_seconds(10, tmp_path, lambda pid: 0.001 if pid == 11 else None) == pytest.approx(1.251)
@@ -180,7 +180,7 @@ def test_cpu_time_covers_the_children(tmp_path: Path) -> None:
 def test_a_process_name_that_is_cut_inside_a_letter_is_no_error(tmp_path: Path) -> None:
     """The kernel cuts names after 15 bytes; seen before: any such process on the machine ended the run."""
     (tmp_path / "10").mkdir()
-    fields = ["S", "1", *["0"] * 9, "100", "0", "0", "0", "20"]
+    fields = ["S", "1", *["0"] * 9, "100", "0", "0", "0", "20", *["0"] * 6]
     name = "прогресс-x".encode()[:15]
     (tmp_path / "10" / "stat").write_bytes(b"10 (" + name + b") " + " ".join(fields).encode() + b"\n")
     assert cpu_seconds(10, tmp_path, lambda pid: None) == pytest.approx(1.0)
@@ -201,7 +201,7 @@ def test_cpu_time_of_others_is_without_the_own_tree_and_the_kernels_threads(tmp_
     for pid, (parent, *seconds) in processes.items():
         (tmp_path / str(pid)).mkdir()
         ticks = " ".join(str(int(each * tick)) for each in seconds)
-        (tmp_path / str(pid) / "stat").write_text(f"{pid} (name) S {parent} 0 0 0 0 0 0 0 0 0 {ticks} 20 0\n")
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (name) S {parent} 0 0 0 0 0 0 0 0 0 {ticks} 20 0 0 0 0 0 0\n")
     steal = int(0.25 * tick)
     (tmp_path / "stat").write_text(f"cpu  1 2 3 4 5 6 7 {steal} 0 0\ncpu0 1 2 3 4 5 6 7 8 0 0\n")
     assert other_seconds(10, tmp_path) == pytest.approx(1.5 + 2.25 + 0.25)

@@ -34,7 +34,7 @@ class Known(msgspec.Struct, frozen=True):
 def known(model: Any) -> list[Known]:
     """Return the lists of categories of all encoders inside an estimator, whatever step they are in."""
     found: list[Known] = []
-    for part in _parts(model, {}):
+    for part in parts(model, {}):
         lists = getattr(part, "categories_", None)
         if isinstance(lists, list) and all(isinstance(each, np.ndarray) for each in lists):
             found += [Known(type(part).__name__, _values(each)) for each in lists]
@@ -46,7 +46,7 @@ def has_own_code(model: Any) -> bool:
     return any(
         # A FunctionTransformer without a function stands for columns that pass through.
         not type(part).__module__.startswith(_LIBRARIES) or getattr(part, "func", None) is not None
-        for part in _parts(model, {})
+        for part in parts(model, {})
     )
 
 
@@ -69,11 +69,13 @@ def bounds_of(trials: Trials, tensor: TensorSpec, columns: Sequence[int], lists:
                 if _proven(trials, tensor, column, each, lists):
                     groups.setdefault(each, []).append(column)
                     break
+    # The empty text stands for a missing value.
+    takes_missing = tensor.datatype == "BYTES" and tensor.allow_nan
     return [
         Bound(
             input=tensor.name,
             columns=() if len(places) == trials.columns(tensor) else tuple(places),
-            values=each.values + (("",) if _takes_missing(trials, tensor, places) else ()),
+            values=each.values + (("",) if takes_missing and trials.takes(tensor, places, [""]) else ()),
             why=f"{each.encoder} knows {len(each.values)} values",
         )
         for each, places in groups.items()
@@ -87,11 +89,6 @@ def _proven(trials: Trials, tensor: TensorSpec, column: int, one: Known, lists: 
         return False
     foreign = [value for other in lists if _of_kind(tensor, other) for value in other.values if value not in one.values]
     return trials.refuses(tensor, [column], foreign[:_FOREIGN])
-
-
-def _takes_missing(trials: Trials, tensor: TensorSpec, places: Sequence[int]) -> bool:
-    """Tell whether the empty text, which stands for a missing value where ``allow_nan`` is set, is answered."""
-    return tensor.datatype == "BYTES" and tensor.allow_nan and trials.takes(tensor, places, [""])
 
 
 def _of_kind(tensor: TensorSpec, one: Known) -> bool:
@@ -125,7 +122,7 @@ def _values(array: Any) -> tuple[Value, ...]:
     )
 
 
-def _parts(model: Any, seen: dict[int, Any]) -> Iterator[Any]:
+def parts(model: Any, seen: dict[int, Any]) -> Iterator[Any]:
     """Yield an estimator and everything of its kind inside it."""
     if id(model) in seen:
         return
@@ -133,9 +130,9 @@ def _parts(model: Any, seen: dict[int, Any]) -> Iterator[Any]:
     seen[id(model)] = model
     if isinstance(model, (list, tuple)):
         for each in model:
-            yield from _parts(each, seen)
+            yield from parts(each, seen)
     elif isinstance(model, dict):
-        yield from _parts(list(model.values()), seen)
+        yield from parts(list(model.values()), seen)
     elif any(hasattr(model, name) for name in ("transform", "predict")) and hasattr(model, "__dict__"):
         yield model
-        yield from _parts(list(vars(model).values()), seen)
+        yield from parts(list(vars(model).values()), seen)

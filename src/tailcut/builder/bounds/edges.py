@@ -18,17 +18,19 @@ from tailcut.builder.bounds.trials import (
     Call,
     OutOfTime,
     Patience,
+    Trials,
     Value,
-    changed,
     each_row,
     fits,
     sample,
 )
 from tailcut.builder.calling import said
 from tailcut.builder.quality import export_check
-from tailcut.common.bounds import Bound
-from tailcut.common.tensors import NUMPY_OF, Arrays
+from tailcut.common.bounds import Bound, Limits
+from tailcut.common.tensors import NUMPY_OF, Array, Arrays
+from tailcut.errors import BadRequest
 from tailcut.manifest import TensorSpec
+from tailcut.models.value_limits import bounds_of
 
 _FREE_COLUMNS = 3
 """Positions that are tried of an input whose rows may have any length."""
@@ -106,15 +108,14 @@ class Edges:
         inputs: Sequence[TensorSpec],
         outputs: Sequence[TensorSpec],
         rows: Arrays,
-        bounds: Iterable[Bound],
+        bounds: Sequence[Bound],
         sizes: Iterable[int] = (),
         expected: list[Arrays | str | None] | None = None,
     ) -> None:
         self._source = source
         self._outputs = tuple(outputs)
-        self._inputs = tuple(inputs)
-        self._rows = {name: array.astype(object) if array.dtype.kind in "US" else array for name, array in rows.items()}
-        self._bounds = [*bounds, *declared(inputs)]
+        self._trials = Trials(source, inputs, rows)
+        self._bounds = {tensor.name: bounds_of(tensor, bounds) for tensor in inputs}
         self._sizes = sorted(set(sizes))[:_MOST_SIZES]
         self._cases = [case for tensor in inputs for case in self._of_values(tensor)] + list(self._of_lengths())
         if expected is None or len(expected) != len(self._cases):
@@ -201,39 +202,23 @@ class Edges:
         return ""
 
     def _of_values(self, tensor: TensorSpec) -> Iterator[_Case]:
-        columns = int(np.prod(self._rows[tensor.name].shape[1:]))
-        bounds = [bound for bound in self._bounds if bound.input == tensor.name]
-        for column in sample(columns, _FREE_COLUMNS if -1 in tensor.shape[1:] else MOST_COLUMNS):
+        bounds = self._bounds[tensor.name]
+        limits = Limits(tensor.name, tensor.datatype, tensor.shape, bounds, allow_nan=tensor.allow_nan)
+        for column in sample(self._trials.columns(tensor), _FREE_COLUMNS if -1 in tensor.shape[1:] else MOST_COLUMNS):
             own = [bound for bound in bounds if not bound.columns or column in bound.columns]
             for value in _values(tensor, own, self._sizes):
-                row = changed(self._rows, tensor.name, [column], [value])
-                if all(_allows(bound, row[tensor.name].reshape(1, -1)[0, column]) for bound in own):
+                row = self._trials.changed(tensor.name, [column], [value])
+                if _is_allowed(limits, row[tensor.name]):
                     yield _Case(tensor.name, column, value, row)
 
     def _of_lengths(self) -> Iterator[_Case]:
-        for group in lengths.together(self._inputs, self._rows):
-            names = {tensor.name for tensor in group}
-            most = [bound.max_length for bound in self._bounds if bound.input in names and bound.max_length is not None]
+        for group in lengths.together(self._trials.inputs, self._trials.rows):
+            bounds = [bound for tensor in group for bound in self._bounds[tensor.name]]
+            most = [bound.max_length for bound in bounds if bound.max_length is not None]
             for wanted in sorted({length for size in self._sizes for length in (size, size + 1)} | {1}):
                 if wanted <= min([*most, lengths.LONGEST + 1]):
-                    row = lengths.lengthened(self._rows, group, wanted, 0)
+                    row = lengths.lengthened(self._trials.rows, group, wanted, 0)
                     yield _Case(group[0].name, None, wanted, row)
-
-
-def declared(inputs: Iterable[TensorSpec]) -> list[Bound]:
-    """Return the limits that the manifest declares for input tensors."""
-    found = []
-    for tensor in inputs:
-        bound = Bound(
-            input=tensor.name,
-            min=getattr(tensor, "min", None),
-            max=getattr(tensor, "max", None),
-            values=getattr(tensor, "values", None) or None,
-            max_length=getattr(tensor, "max_length", None),
-        )
-        if bound != Bound(input=tensor.name):
-            found.append(bound)
-    return found
 
 
 def _values(tensor: TensorSpec, bounds: Sequence[Bound], sizes: Sequence[int]) -> list[Any]:
@@ -256,16 +241,9 @@ def _values(tensor: TensorSpec, bounds: Sequence[Bound], sizes: Sequence[int]) -
     return [int(value) for value in dict.fromkeys(values) if fits(tensor, value)]
 
 
-def _allows(bound: Bound, value: Any) -> bool:
-    """Tell whether a bound lets a value pass; limits say nothing of NaN, which ``allow_nan`` is about."""
-    if isinstance(value, (str, bytes)):
-        text = value.decode() if isinstance(value, bytes) else value
-        known = bound.values is None or text in bound.values
-        return known and (bound.max_length is None or len(text) <= bound.max_length)
-    if isinstance(value, np.floating) and np.isnan(value):
-        return True
-    return (
-        (bound.min is None or value >= bound.min)
-        and (bound.max is None or value <= bound.max)
-        and (bound.values is None or value in bound.values)
-    )
+def _is_allowed(limits: Limits, array: Array) -> bool:
+    try:
+        limits.check(array)
+    except BadRequest:
+        return False
+    return True

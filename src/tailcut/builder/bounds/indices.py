@@ -89,10 +89,7 @@ def _largest(trials: Trials, tensor: TensorSpec, columns: Sequence[int], index: 
     beyond = [value for value in (end, end + 1, end + index.size + 7) if fits(tensor, value)]
     if not beyond or not trials.refuses(tensor, columns, beyond):
         return None
-    for limit in _next_to(tensor, end, -1):
-        if trials.takes(tensor, columns, [limit]):
-            return limit
-    return None
+    return next((limit for limit in _next_to(tensor, end, -1) if trials.takes(tensor, columns, [limit])), None)
 
 
 def _smallest(
@@ -105,9 +102,8 @@ def _smallest(
     if not trials.refuses(tensor, tried, [before, before - 1] if fits(tensor, before - 1) else [before]):
         if not index.wraps or not trials.refuses(tensor, tried, [before - index.size]):
             return None
-        declared = getattr(tensor, "min", None)
         first = before + 1
-        if (declared is not None and declared < first) or bool((trials.observed(tensor, columns) < first).any()):
+        if (tensor.min is not None and tensor.min < first) or bool((trials.observed(tensor, columns) < first).any()):
             # Counting from the end is meant.
             limits = [first - index.size]
     return next((limit for limit in limits if trials.takes(tensor, tried, [limit])), None)

@@ -37,7 +37,10 @@ def bounds_of(candidates: Iterable[int], trials: Trials) -> Iterator[Bound]:
     for group in together(trials.inputs, trials.rows):
         limit = next(_limits(trials, group, sizes, length(group[0], trials.rows)), None)
         for tensor in group:
-            if limit is not None and _limited(trials, group, tensor, limit):
+            # It is this input of a group that may not be longer.
+            if limit is not None and (
+                len(group) == 1 or not trials.answers(lengthened(trials.rows, [tensor], limit + 1, 0))
+            ):
                 yield _bound(tensor, limit)
             elif len(group) > 1:
                 # An input that its neighbours do not hold back may have another limit.
@@ -48,11 +51,6 @@ def bounds_of(candidates: Iterable[int], trials: Trials) -> Iterator[Bound]:
 
 def _bound(tensor: TensorSpec, limit: int) -> Bound:
     return Bound(input=tensor.name, max_length=limit, why=f"the model has {limit} positions")
-
-
-def _limited(trials: Trials, group: Sequence[TensorSpec], tensor: TensorSpec, limit: int) -> bool:
-    """Tell whether it is this input of a group that may not be longer."""
-    return len(group) == 1 or not trials.answers(lengthened(trials.rows, [tensor], limit + 1, 0))
 
 
 def _limits(trials: Trials, group: Sequence[TensorSpec], sizes: Sequence[int], shortest: int) -> Iterator[int]:

@@ -16,6 +16,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
+from tailcut.builder.bounds.indices import Index, Seen
+
 NONE = -1
 
 _aten: Any = torch.ops.aten
@@ -71,36 +73,25 @@ _Followed = tuple[torch.Tensor, torch.Tensor]
 """Origins and shifts of one tensor, of its shape."""
 
 
-class Reached:
-    """A tensor that was used as an index.
-
-    Attributes:
-        origins: column -> what was added to its values; empty where the index holds no input value.
-        size: of the indexed dimension.
-        table: the operator and the name of the table; ``named`` tells whether the table is a parameter or buffer.
-        wraps: whether negative indices count from the end.
-    """
-
-    def __init__(self, origins: Mapping[int, int], size: int, table: str, *, named: bool, wraps: bool) -> None:
-        self.origins = dict(origins)
-        self.size = size
-        self.table = table
-        self.named = named
-        self.wraps = wraps
-
-
 class Tracking(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records every index into a table while it is entered.
 
     Args:
         named: parameters and buffers of the module by name.
+        free: whether an input has a free dimension.
+        rows: number of rows of the run.
+
+    Attributes:
+        seen: what was found so far.
     """
 
-    def __init__(self, named: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, named: Mapping[str, torch.Tensor], *, free: bool, rows: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.reached: list[Reached] = []
-        self.sliced: set[int] = set()
-        """Sizes of dimensions of constants that the module takes a part of."""
+        self.seen = Seen()
+        self._free = free
+        self._rows = rows
+        self._places: list[tuple[str, int]] = []
+        """Input and column of each origin."""
         self._names: Any = WeakIdKeyDictionary({tensor: name for name, tensor in reversed(list(named.items()))})
         self._origins: Any = WeakIdKeyDictionary()
         self._shifts: Any = WeakIdKeyDictionary()
@@ -109,16 +100,28 @@ class Tracking(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._written: set[int] = set()
         """Addresses of memory that something derived from input values was written to."""
 
-    def follow(self, tensor: torch.Tensor, origins: torch.Tensor) -> None:
-        """Follow a tensor from here on; ``origins`` has its shape, int64."""
-        self._origins[tensor] = origins
+    def follow(self, name: str, tensor: torch.Tensor) -> None:
+        """Follow an input from here on, (rows, ...)."""
+        first, columns = len(self._places), tensor[0].numel()
+        self._places += [(name, column) for column in range(columns)]
+        origins = torch.arange(first, first + columns).reshape((1, *tensor.shape[1:]))
+        self._origins[tensor] = origins.expand(tensor.shape).clone()
 
     def index(self, operator: str, table: torch.Tensor | None, index: Any, size: int, *, wraps: bool = False) -> None:
         """Record that ``index`` points into a dimension of ``size``."""
         columns = self._columns(index)
         name = self._names.get(table) if table is not None else None
-        what = f"{operator} {name}" if name else operator
-        self.reached.append(Reached(columns, size, what, named=name is not None, wraps=wraps))
+        self.seen.sizes.add(size)
+        if not columns:
+            self.seen.lengths.add(size)
+        elif name is not None or not (self._free or size == self._rows):
+            # Of a table that the module makes anew, the size may be that of a free dimension.
+            what = f"{operator} {name}" if name else operator
+            for origin, shift in columns.items():
+                tensor, column = self._places[origin]
+                self.seen.indices.append(
+                    Index(input=tensor, column=column, size=size, table=what, wraps=wraps, shift=shift)
+                )
 
     def _columns(self, index: Any) -> dict[int, int]:
         """Return the columns that an index holds values of, with what was added to all values of each."""
@@ -149,9 +152,11 @@ class Tracking(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return parts
         given = func(*args, **kwargs)
         self._note_index(func, args)
+        touched = any(self._touched(tensor) for tensor in [*_tensors(args), *_tensors(list(kwargs.values()))])
         if func._schema.is_mutable:
-            self._forget(func, args, kwargs)
-        self._carry(func, args, kwargs, _tensors(given))
+            self._forget(func, args, kwargs, touched)
+        if touched:
+            self._carry(func, args, kwargs, _tensors(given))
         return given
 
     def _note_index(self, func: Any, args: tuple[Any, ...]) -> None:
@@ -169,17 +174,15 @@ class Tracking(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     self.index("table", args[0], index, args[0].shape[place], wraps=True)
                 place += index.dim() if mask else 1
         elif func is _aten.slice.Tensor and not self._touched(args[0]):
-            self.sliced.add(args[0].shape[args[1] if len(args) > 1 else 0])
+            self.seen.lengths.add(args[0].shape[args[1] if len(args) > 1 else 0])
 
     def _touched(self, value: Any) -> bool:
         if value in self._origins or value in self._derived:
             return True
         return bool(self._written) and isinstance(value, torch.Tensor) and _memory(value) in self._written
 
-    def _forget(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _forget(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], touched: bool) -> None:
         """Stop following whatever shares memory with a tensor that the operator writes to."""
-        everything = [*_tensors(args), *_tensors(list(kwargs.values()))]
-        touched = any(self._touched(tensor) for tensor in everything)
         for place, argument in enumerate(func._schema.arguments):
             if argument.alias_info is None or not argument.alias_info.is_write:
                 continue
@@ -194,9 +197,6 @@ class Tracking(TorchDispatchMode):  # type: ignore[no-untyped-call]
                         self._derived[tensor] = True
 
     def _carry(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: Sequence[torch.Tensor]) -> None:
-        everything = [*_tensors(args), *_tensors(list(kwargs.values()))]
-        if not any(self._touched(tensor) for tensor in everything):
-            return
         moved = self._moved(func, args, kwargs)
         for place, tensor in enumerate(given):
             if moved is None:

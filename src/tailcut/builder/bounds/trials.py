@@ -43,7 +43,7 @@ class Patience:
         self._spent_s = 0.0
 
     def run(self, call: Call, arrays: Arrays) -> Arrays:
-        """Run rows as ``run`` does.
+        """Run rows without warnings of overflow and native error logs, and with a limit on memory.
 
         Raises:
             OutOfTime: there is no time left; nothing was run.
@@ -53,7 +53,8 @@ class Patience:
             raise OutOfTime
         started_s = perf_counter()
         try:
-            return run(call, arrays)
+            with warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"), _limited_memory(), _quiet():
+                return call(arrays)
         finally:
             self._spent_s += perf_counter() - started_s
 
@@ -65,39 +66,30 @@ class Trials:
         call: runs it on arrays by name; raises where the object raises.
         inputs: the tensors of ``model.inputs``.
         rows: a few holdout rows that it answers.
-        patience: its methods raise ``OutOfTime`` where a trial is needed and there is no time left.
+
+    Its methods raise ``OutOfTime`` where a trial is needed and there is no time left.
     """
 
-    def __init__(
-        self, call: Call, inputs: Sequence[TensorSpec], rows: Arrays, patience: Patience | None = None
-    ) -> None:
+    def __init__(self, call: Call, inputs: Sequence[TensorSpec], rows: Arrays) -> None:
         self.inputs = tuple(inputs)
         self.rows = {name: array.astype(object) if array.dtype.kind in "US" else array for name, array in rows.items()}
         self._call = call
-        self._patience = patience or Patience()
+        self._patience = Patience()
 
     @property
     def count(self) -> int:
         """Number of holdout rows."""
         return len(next(iter(self.rows.values())))
 
-    def error(self, arrays: Arrays) -> str:
-        """Return what the object raises on these rows; empty where it answers.
-
-        Raises:
-            OutOfTime: there is no time left for this trial.
-        """
+    def answers(self, arrays: Arrays) -> bool:
+        """Tell whether the object answers all these rows."""
         try:
             self._patience.run(self._call, arrays)
         except OutOfTime:
             raise
-        except Exception as error:
-            return said(error)
-        return ""
-
-    def answers(self, arrays: Arrays) -> bool:
-        """Tell whether the object answers all these rows."""
-        return not self.error(arrays)
+        except Exception:
+            return False
+        return True
 
     def columns(self, tensor: TensorSpec) -> int:
         """Return the number of values in a row of an input, as the holdout has them."""
@@ -112,7 +104,13 @@ class Trials:
 
     def changed(self, name: str, columns: Sequence[int], values: Sequence[Any], base: int = 0) -> Arrays:
         """Return the holdout row ``base`` once per value, with that value in all of ``columns`` of input ``name``."""
-        return changed(self.rows, name, columns, values, base)
+        found = {each: np.repeat(array[base : base + 1], len(values), axis=0) for each, array in self.rows.items()}
+        flat = found[name].reshape(len(values), -1)
+        encode = flat.dtype.kind == "O" and isinstance(flat.ravel()[0], bytes)
+        for place, value in enumerate(values):
+            flat[place, list(columns)] = value.encode() if encode and isinstance(value, str) else value
+        found[name] = flat.reshape(found[name].shape)
+        return found
 
     def refuses(self, tensor: TensorSpec, columns: Sequence[int], values: Sequence[Any]) -> bool:
         """Tell whether every value in every single one of ``columns``, in the first and the last row, raises."""
@@ -130,28 +128,6 @@ class Trials:
             for base in {0, self.count - 1}
             for column in columns
         )
-
-
-def run(call: Call, arrays: Arrays) -> Arrays:
-    """Run rows without warnings of overflow and native error logs, and with a limit on memory.
-
-    Raises:
-        Exception: whatever the object raises.
-    """
-    with warnings.catch_warnings(), np.errstate(all="ignore"), _limited_memory(), _quiet():
-        warnings.simplefilter("ignore")
-        return call(arrays)
-
-
-def changed(rows: Arrays, name: str, columns: Sequence[int], values: Sequence[Any], base: int = 0) -> Arrays:
-    """Return the row ``base`` once per value, with that value in all of ``columns`` of input ``name``."""
-    found = {each: np.repeat(array[base : base + 1], len(values), axis=0) for each, array in rows.items()}
-    flat = found[name].reshape(len(values), -1)
-    encode = flat.dtype.kind == "O" and isinstance(flat.ravel()[0], bytes)
-    for place, value in enumerate(values):
-        flat[place, list(columns)] = value.encode() if encode and isinstance(value, str) else value
-    found[name] = flat.reshape(found[name].shape)
-    return found
 
 
 def each_row(call: Call, rows: Sequence[Arrays], patience: Patience) -> list[Arrays | str | None]:

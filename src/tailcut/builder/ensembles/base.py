@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
-Floats = np.ndarray[Any, np.dtype[np.float32]]
-Doubles = np.ndarray[Any, np.dtype[np.float64]]
-Ints = np.ndarray[Any, np.dtype[np.int64]]
-Bools = np.ndarray[Any, np.dtype[np.bool_]]
+from tailcut.common.tensors import Bools, Doubles
+
+Ints = npt.NDArray[np.int64]
 
 Link = Literal["identity", "sigmoid", "softmax", "exp"]
 
@@ -85,7 +85,7 @@ class Ensemble:
         return sum(len(tree.left) for tree in self.trees)
 
 
-def down(thresholds: Any) -> Floats:
+def down(thresholds: Any) -> npt.NDArray[np.float32]:
     """Return the greatest float32 that is not above each float64 threshold."""
     wide = np.asarray(thresholds, dtype=np.float64)
     with np.errstate(over="ignore"):

@@ -5,12 +5,15 @@ Source: LightGBM, include/LightGBM/tree.h (NumericalDecision, CategoricalDecisio
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tailcut.builder.ensembles.base import LEAF, Doubles, Ensemble, Link, Tree
+from tailcut.builder.ensembles import is_booster
+from tailcut.builder.ensembles.base import LEAF, Ensemble, Link, Tree
+from tailcut.common.tensors import Doubles
 from tailcut.errors import BuildError
 
 _LINKS: dict[str, Link] = {
@@ -32,9 +35,26 @@ def booster_of(model: Any) -> Any:
     """Return the Booster of an estimator, or the Booster itself, with the trees that it predicts with only."""
     import lightgbm
 
-    booster = model if isinstance(model, lightgbm.Booster) else model.booster_
     # The text form keeps the best iteration's trees, where early stopping found one, and frees the training data.
-    return lightgbm.Booster(model_str=booster.model_to_string())
+    return lightgbm.Booster(model_str=_booster(model).model_to_string())
+
+
+def save(booster: Any, path: Path) -> dict[str, int]:
+    """Write LightGBM's own text; returns the size of the model, for the evidence."""
+    booster.save_model(str(path))
+    return {"trees": booster.num_trees()}
+
+
+def categories(model: Any) -> list[tuple[str, Sequence[Any]]]:
+    """Return the categories of each pandas column of categories that the model was fitted on.
+
+    LightGBM keeps the lists in the order of the columns, but not which columns they are: their names are empty.
+    """
+    return [("", list(values)) for values in _booster(model).pandas_categorical or ()]
+
+
+def _booster(model: Any) -> Any:
+    return model if is_booster(model) else model.booster_
 
 
 def is_binary(booster: Any) -> bool:
@@ -99,7 +119,7 @@ def _tree(root: Mapping[str, Any], target: int, share: float) -> Tree:
     thresholds = [node["threshold"] if is_number else 0.0 for node, is_number in zip(nodes, numeric, strict=True)]
     return Tree(
         feature=np.array([node.get("split_feature", 0) for node in nodes]),
-        threshold=_past_zero(_infinite(np.array(thresholds, dtype=np.float64))),
+        threshold=_compared(np.array(thresholds, dtype=np.float64)),
         left=np.array(left),
         right=np.array(right),
         missing_left=np.array([is_number and _nan_left(node) for node, is_number in zip(nodes, numeric, strict=True)]),
@@ -117,19 +137,19 @@ _LARGEST = 1e300
 """What a dump says of thresholds beyond it, infinity above all (Common::AvoidInf, include/LightGBM/utils/common.h)."""
 
 
-def _infinite(thresholds: Doubles) -> Doubles:
-    """Give back the infinity that parts NaN from all numbers."""
-    return np.where(np.abs(thresholds) >= _LARGEST, np.copysign(np.inf, thresholds), thresholds)
-
-
 _ZERO = float(np.float32(1e-35))
 """Values up to here count as zero in every prediction (kZeroThreshold, include/LightGBM/meta.h)."""
 
 
-def _past_zero(thresholds: Doubles) -> Doubles:
-    """Move thresholds between -_ZERO and _ZERO to where zero's whole neighbourhood goes the way that zero goes."""
-    moved = np.where(thresholds < 0, np.nextafter(-_ZERO, -np.inf), _ZERO)
-    return np.where(np.abs(thresholds) <= _ZERO, moved, thresholds)
+def _compared(thresholds: Doubles) -> Doubles:
+    """Return the thresholds of a dump as LightGBM compares with them.
+
+    Infinity, which parts NaN from all numbers, is given back; those between -_ZERO and _ZERO are moved to where zero's
+    whole neighbourhood goes the way that zero goes.
+    """
+    whole = np.where(np.abs(thresholds) >= _LARGEST, np.copysign(np.inf, thresholds), thresholds)
+    moved = np.where(whole < 0, np.nextafter(-_ZERO, -np.inf), _ZERO)
+    return np.where(np.abs(whole) <= _ZERO, moved, whole)
 
 
 def _nan_left(node: Mapping[str, Any]) -> bool:

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from tailcut.builder.ensembles.base import LEAF, Doubles, Ensemble, Link, Tree
+from tailcut.builder.ensembles.base import LEAF, Ensemble, Link, Tree
+from tailcut.common.tensors import Doubles
 from tailcut.errors import BuildError
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tailcut.builder.ensembles.base import LEAF, Doubles, Ensemble, Link, Tree
+from tailcut.builder.ensembles import is_booster
+from tailcut.builder.ensembles.base import LEAF, Ensemble, Link, Tree
+from tailcut.common.tensors import Doubles
 from tailcut.errors import BuildError
 
 _LINKS: dict[str, Link] = {
@@ -49,7 +52,7 @@ def booster_of(model: Any) -> Any:
     """
     import xgboost
 
-    booster: Any = model if isinstance(model, xgboost.Booster) else model.get_booster()
+    booster: Any = model if is_booster(model) else model.get_booster()
     missing = getattr(model, "missing", None)
     if missing is not None and not np.isnan(missing):
         raise BuildError(
@@ -69,6 +72,31 @@ def booster_of(model: Any) -> Any:
     if learner["objective"]["name"] == "multi:softmax":
         copy.set_param({"objective": "multi:softprob"})
     return copy
+
+
+def save(booster: Any, path: Path) -> dict[str, int]:
+    """Write XGBoost's own UBJSON; returns the size of the model, for the evidence."""
+    path.write_bytes(booster.save_raw("ubj"))
+    return {"rounds": booster.num_boosted_rounds()}
+
+
+def categories(model: Any) -> list[tuple[str, Sequence[Any]]]:
+    """Return (name, categories) of each pandas column of numeric categories that the model was fitted on.
+
+    XGBoost below 3.1 keeps none.
+    """
+    booster = model if is_booster(model) else model.get_booster()
+    if "c" not in (booster.feature_types or ()):
+        return []
+    gradient: dict[str, Any] = json.loads(bytes(booster.save_raw("json")))["learner"]["gradient_booster"]
+    kept = gradient.get("gbtree", gradient).get("model", {}).get("cats", {}).get("enc", [])
+    names = booster.feature_names or [str(place) for place in range(len(kept))]
+    # Text has offsets into its letters; a column of plain numbers has no values.
+    return [
+        (f" {name!r}", each["values"])
+        for name, each in zip(names, kept, strict=True)
+        if each["values"] and "offsets" not in each
+    ]
 
 
 def is_binary(booster: Any) -> bool:

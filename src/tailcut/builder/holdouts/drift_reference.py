@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from tailcut.builder.holdouts.holdout import Holdout
-from tailcut.common.tensors import Array, Arrays
+from tailcut.common.tensors import Arrays
 from tailcut.manifest import Deployment, TensorSpec
 from tailcut.observe.drift.sketch import NAME, Reference, Role, Sketch, encode, sketches_of
 
@@ -53,7 +53,9 @@ def _write(
         return
     if not deployment.holdout.keep:
         arrays = {name: array for name, array in arrays.items() if array.dtype.kind in "biuf"}
-    made = sketches_of(role, specs, arrays, _groups(holdout, deployment))
+    group = deployment.holdout.group
+    groups = holdout.slices[group].astype("U") if group else None
+    made = sketches_of(role, specs, arrays, groups)
     _path(folder, part).write_bytes(msgspec.json.encode(made))
 
 
@@ -64,8 +66,3 @@ def _read(folder: Path, part: str) -> tuple[Sketch, ...]:
 
 def _path(folder: Path, part: str) -> Path:
     return folder / f"{NAME}-{part}.json"
-
-
-def _groups(holdout: Holdout, deployment: Deployment) -> Array | None:
-    group = deployment.holdout.group
-    return holdout.slices[group].astype("U") if group else None

@@ -195,9 +195,8 @@ def _text(value: Any) -> str:
 def _plain(array: Array, name: str) -> Array:
     """Make lists of numbers in a column (embeddings, token ids) one array."""
     try:
-        made = np.stack([np.asarray(value) for value in array.tolist()])
+        return np.stack([np.asarray(value) for value in array.tolist()])
     except ValueError as error:
         raise BuildError(
             f"column {name!r} of the holdout holds lists of different lengths", hint="pad them as in production"
         ) from error
-    return made

@@ -12,15 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from tailcut.builder.holdouts.arrays import save as save_arrays
 from tailcut.builder.holdouts.labels import Coding, checked, numbered, strata
-from tailcut.common.tensors import DATATYPE_OF, Array, Arrays
+from tailcut.common.tensors import DATATYPE_OF, Array, Arrays, Bools
 from tailcut.errors import BuildError
 from tailcut.manifest import TensorSpec
 from tailcut.registry.padding import trimmed
-
-Bools = npt.NDArray[np.bool_]
 
 LEAST_ROWS = 10
 """A holdout of fewer rows is not split: neither part could say anything."""
@@ -246,9 +244,7 @@ class Holdout:
             arrays["padding"] = np.array(self.padding)
         if self.numbers is not None:
             arrays["numbers"] = self.numbers
-        plain = {name: array.astype("U") if array.dtype.kind == "O" else array for name, array in arrays.items()}
-        with path.open("wb") as file:
-            np.savez(file, **plain)  # type: ignore[arg-type]  # the stub takes any keyword for allow_pickle
+        save_arrays(path, arrays)
 
     @staticmethod
     def load(path: Path) -> Holdout:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tailcut.builder.holdouts.holdout import Bools, Holdout
+from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.common.bounds import Bound
-from tailcut.common.tensors import Array, Arrays
+from tailcut.common.tensors import Array, Arrays, Bools
 from tailcut.manifest import Model
 from tailcut.models.example_rows import problem_of
 from tailcut.models.value_limits import input_specs

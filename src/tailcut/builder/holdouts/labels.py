@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tailcut.common.scalars import Scalar, is_missing, scalar_of
+from tailcut.common.scalars import EXACT, Scalar, is_missing, scalar_of
 from tailcut.common.tensors import Array
 from tailcut.errors import BuildError
 from tailcut.manifest import HoldoutSettings as Section
@@ -22,8 +22,6 @@ from tailcut.manifest import HoldoutSettings as Section
 FILE = "labels.json"
 _SHOWN = 6
 _MOST_CLASSES = 100
-_MOST_WHOLE = 2.0**53
-"""Doubles below it are whole numbers exactly."""
 
 _WAY_OUT = 'name the classes of the outputs: [holdout] classes = ["no", "yes"], in the order of the output\'s columns'
 
@@ -192,7 +190,7 @@ def _uncoded(labels: Array) -> Array:
             "model does not name the classes of its outputs",
             hint=_WAY_OUT,
         )
-    if labels.dtype.kind == "f" and whole(labels) and bool((np.abs(labels) < _MOST_WHOLE).all()):
+    if labels.dtype.kind == "f" and whole(labels) and bool((np.abs(labels) < EXACT).all()):
         return labels.astype(np.int64)  # 1.0 is the class 1
     return labels
 
@@ -309,14 +307,12 @@ def _type_of(label: Any) -> str:
 
 
 def _text(labels: Sequence[Any]) -> Array:
-    found = np.empty(len(labels), np.object_)
     try:
-        found[:] = [scalar_of(each) for each in labels]
+        return np.array([scalar_of(each) for each in labels], dtype=np.object_)
     except UnicodeDecodeError as error:
         raise BuildError(
             f"the holdout's labels hold {error.object!r}, which is not UTF-8", hint="decode the labels to text"
         ) from error
-    return found
 
 
 def _numeric(labels: Sequence[Any]) -> Array:

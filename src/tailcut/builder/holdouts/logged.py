@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -83,17 +84,16 @@ def _drawn(records: Sequence[Record]) -> list[Record]:
 
 def _transformer(manifest: Manifest) -> Callable[[Record], Arrays]:
     """Return what makes a record's tensors; the user's hooks are imported where a record needs them."""
-    transform: list[RowTransform] = []
+
+    @cache
+    def transform() -> RowTransform:
+        code = import_code(manifest)
+        return RowTransform(manifest.deployment.model, code.preprocess, code.postprocess, fields=code.fields)
 
     def tensors(record: Record) -> Arrays:
         if record.inputs is not None:
             return record.arrays()
-        if not transform:
-            code = import_code(manifest)
-            transform.append(
-                RowTransform(manifest.deployment.model, code.preprocess, code.postprocess, fields=code.fields)
-            )
-        return transform[0].inputs(record.values()[1], from_client=True)
+        return transform().inputs(record.values()[1], from_client=True)
 
     return tensors
 

@@ -61,10 +61,14 @@ def text_columns(path: Path, columns: dict[str, Any], names: Collection[str]) ->
     if path.suffix.lower() != ".csv":
         return set()
     held = {name: columns[name] for name in names if name in columns}
-    found = {name for name, array in held.items() if array.dtype.kind == "O" and any(map(_is_text, array.tolist()))}
+    found = {
+        name
+        for name, array in held.items()
+        if array.dtype.kind == "O" and any(isinstance(value, str) for value in array.tolist())
+    }
     numbers = [name for name, array in held.items() if array.dtype.kind in "iuf"]
     written = as_text(path, numbers)
-    return found | {name for name in numbers if any(map(_is_padded, written[name].tolist()))}
+    return found | {name for name in numbers if any(_PADDED.fullmatch(str(text)) for text in written[name].tolist())}
 
 
 def numbers_of(array: Any) -> Any:
@@ -82,11 +86,3 @@ def numbers_of(array: Any) -> Any:
         return array.astype(np.bool_)
     floats = [np.nan if is_missing(value) else float(value) for value in values]
     return np.array(floats, np.float64).reshape(array.shape)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_padded(value: Any) -> bool:
-    return isinstance(value, str) and _PADDED.fullmatch(value) is not None

@@ -9,19 +9,19 @@ import msgspec
 
 from tailcut.builder import limits
 from tailcut.builder.calling import call
+from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.builder.quality import folder_answers, reference
 from tailcut.builder.sources.base import Found, SourceKind, SourceWork
+from tailcut.builder.sources.boosters import BoosterSource
 from tailcut.builder.sources.huggingface import HuggingFaceSource
-from tailcut.builder.sources.lightgbm import LightGBMSource
 from tailcut.builder.sources.onnx import OnnxSource
 from tailcut.builder.sources.sklearn import SklearnSource
 from tailcut.builder.sources.torch import TorchSource
-from tailcut.builder.sources.xgboost import XGBoostSource
 from tailcut.common.bounds import Bound
 from tailcut.common.fingerprint import LIVE
-from tailcut.errors import BuildError, ManifestError
-from tailcut.manifest import Manifest
-from tailcut.models.runtimes import open_runtime
+from tailcut.errors import ArtifactError, BuildError, ManifestError
+from tailcut.manifest import Manifest, TensorSpec
+from tailcut.models.runtimes import Runtime, open_runtime
 from tailcut.models.runtimes.base import OpenSpec
 from tailcut.models.runtimes.live import source_of, source_path
 
@@ -31,13 +31,15 @@ SOURCES: tuple[SourceKind, ...] = (
     OnnxSource(),
     HuggingFaceSource(),
     TorchSource(),
-    LightGBMSource(),
-    XGBoostSource(),
+    BoosterSource("lightgbm", ".txt"),
+    BoosterSource("xgboost", ".ubj"),
     SklearnSource(),
 )
 """Every kind; LightGBM's and XGBoost's estimators are scikit-learn estimators too, so theirs stand before it."""
 
 source_file = source_path
+
+_ROWS = 3
 
 MASK = Bound(
     input="attention_mask", values=(0, 1), why="a Hugging Face model's attention mask is 1 for a token, 0 for padding"
@@ -45,7 +47,7 @@ MASK = Bound(
 """What a folder's tokenizer gives; kernels of attention take other numbers otherwise."""
 
 
-def make(work_folder: Path, manifest: Manifest, selection: Any) -> Found:
+def make(work_folder: Path, manifest: Manifest, selection: Holdout) -> Found:
     """Load the source model, find its kind and write its artifact.
 
     Raises:
@@ -78,7 +80,7 @@ def make(work_folder: Path, manifest: Manifest, selection: Any) -> Found:
     )
 
 
-def _compared(found: Found, model: Any, path: Path | None, manifest: Manifest, selection: Any) -> Found:
+def _compared(found: Found, model: Any, path: Path | None, manifest: Manifest, selection: Holdout) -> Found:
     """Compare the source variant with the user's own object, and find the limits that it proves of its inputs.
 
     A Hugging Face folder has no object of the user's: its module is the source variant, and is compared with the
@@ -88,10 +90,15 @@ def _compared(found: Found, model: Any, path: Path | None, manifest: Manifest, s
     opening = OpenSpec(
         found.variant, found.runtime, Path(found.path), section.inputs, section.outputs, found.settings, {}
     )
-    runtime = open_runtime(opening, threads=1, source=source_of(manifest, found.runtime))
+    try:
+        runtime = open_runtime(opening, threads=1, source=source_of(manifest, found.runtime))
+    except ArtifactError as error:
+        raise BuildError(error.message, hint=error.hint) from error
     names = [tensor.name for tensor in section.outputs]
     evidence: dict[str, Any] = {}
     try:
+        if found.kind not in {"torch", "onnx"}:
+            _check_shape(runtime, selection, section.outputs[0])
         if path is not None and path.is_dir():
             own: reference.Call = lambda inputs: runtime.run(inputs, names)  # noqa: E731
             evidence["reference"] = folder_answers.check(path, runtime, manifest)
@@ -105,6 +112,20 @@ def _compared(found: Found, model: Any, path: Path | None, manifest: Manifest, s
     finally:
         runtime.close()
     return msgspec.structs.replace(found, found={**found.found, **evidence})
+
+
+def _check_shape(runtime: Runtime, selection: Holdout, output: TensorSpec) -> None:
+    """Refuse a model of one output whose answers have another shape than the manifest's."""
+    shape = runtime.run(selection.take(_ROWS), [output.name])[output.name].shape
+    fits = len(output.shape) == len(shape) and all(
+        wanted in (-1, size) for wanted, size in zip(output.shape[1:], shape[1:], strict=True)
+    )
+    if not fits:
+        raise BuildError(
+            f"the model gives {[-1, *shape[1:]]}, model.outputs say {list(output.shape)} for {output.name!r}",
+            hint="two classes give the probability of the second, [-1], or both, [-1, 2]; more give [-1, classes]; a "
+            "regressor [-1]",
+        )
 
 
 def kind_of_path(manifest: Manifest) -> str:

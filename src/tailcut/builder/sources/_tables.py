@@ -1,72 +1,19 @@
-"""What the sources for tables share: the source variant must take and give the manifest's tensors."""
+"""What the sources for tables share: checks of a fitted model, its last step and its classes."""
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from tailcut.builder.recipes.base import Result
-from tailcut.builder.sources.base import SourceWork
+import numpy as np
+
+from tailcut.builder import ensembles
+from tailcut.builder.bounds.categories import parts
 from tailcut.common.scalars import Scalar, scalar_of
-from tailcut.errors import ArtifactError, BuildError
+from tailcut.errors import BuildError
 from tailcut.manifest import TensorSpec
-from tailcut.models.runtimes import open_runtime
-from tailcut.models.runtimes.base import OpenSpec
-from tailcut.models.runtimes.live import source_of
-
-_ROWS = 3
-
-
-def check(work: SourceWork, runtime: str, artifact: Path, settings: dict[str, Any] | None = None) -> dict[str, int]:
-    """Open the source variant as serving will, and run a few rows.
-
-    Args:
-        settings: of the runtime.
-
-    Returns:
-        columns of its output: 1 where it is (rows,).
-
-    Raises:
-        BuildError: other inputs or another output than the manifest's.
-    """
-    model = work.manifest.deployment.model
-    variant = OpenSpec(runtime, runtime, artifact, model.inputs, model.outputs, settings or {})
-    try:
-        opened = open_runtime(variant, threads=1, source=source_of(work.manifest, runtime))
-    except ArtifactError as error:
-        raise BuildError(error.message, hint=error.hint) from error
-    output = model.outputs[0]
-    found = opened.run(work.selection.take(_ROWS), [output.name])[output.name]
-    opened.close()
-    if not _fits(output, found.shape):
-        raise BuildError(
-            f"the model gives {[-1, *found.shape[1:]]}, model.outputs say {list(output.shape)} for {output.name!r}",
-            hint="two classes give the probability of the second, [-1], or both, [-1, 2]; more give [-1, classes]; a "
-            "regressor [-1]",
-        )
-    return {"output_columns": found.shape[1] if found.ndim == 2 else 1}
-
-
-def booster_result(work: SourceWork, runtime: str, artifact: Path, size: dict[str, int], *, binary: bool) -> Result:
-    """Check the source variant of a booster; return its evidence and settings.
-
-    Args:
-        size: of the model, for the evidence.
-        binary: whether the booster itself gives the probability of one of two classes.
-
-    Raises:
-        BuildError: see ``check``.
-    """
-    found = classes(work.model)
-    settings = {"classes": True} if found or binary else {}
-    return Result({**size, "classes": found, **check(work, runtime, artifact, settings)}, settings)
-
-
-def _fits(tensor: TensorSpec, shape: tuple[int, ...]) -> bool:
-    return len(tensor.shape) == len(shape) and all(
-        wanted in (-1, size) for wanted, size in zip(tensor.shape[1:], shape[1:], strict=True)
-    )
+from tailcut.models.runtimes.tables import column_names
 
 
 def check_fitted(model: Any) -> None:
@@ -119,3 +66,71 @@ def classes(model: Any) -> list[Scalar] | None:
             hint="fit it on rows of every class",
         )
     return [scalar_of(each) for each in found]
+
+
+# -- Categories --------------------------------------------------------------------------------------------------------
+
+
+# Categories that a fitted model keeps, and that its variants cannot be given: numbers of boosters, and None.
+#
+# LightGBM and XGBoost count the categories of a DataFrame's column and train on the places, 0, 1, 2 and so on. Their
+# variants are given numbers, and take them for places. Of text it is clear that requests bring places; of numbers it is
+# not, and an id that is taken for a place gives a wrong answer without an error.
+#
+# A missing text reaches encoders as NaN, which to them is another category than None.
+
+_SHOWN = 6
+
+
+def check_categories(model: Any) -> None:
+    """Refuse a model that was fitted on a column of categories that are numbers other than 0, 1, 2 and so on.
+
+    Args:
+        model: a Booster or an estimator of LightGBM or XGBoost; others pass.
+
+    Raises:
+        BuildError: there is such a column. XGBoost below 3.1 keeps no categories, so that none is found.
+    """
+    library = ensembles.library_of(model)
+    for column, values in ensembles.library(library).categories(model) if library else ():
+        if all(isinstance(value, (bool, int, float, np.number)) for value in values) and list(values) != list(
+            range(len(values))
+        ):
+            shown = ", ".join(f"{value:g}" for value in values[:_SHOWN])
+            raise BuildError(
+                f"the {type(model).__name__} was fitted on the pandas category column{column}, whose {len(values)} "
+                f"categories are the numbers {shown}{', ...' if len(values) > _SHOWN else ''}; it computes with their "
+                f"places, 0 to {len(values) - 1}, and would take a request's number for a place",
+                hint="make the column whole numbers 0, 1, 2 and so on before astype('category'), and send those; or "
+                "fit a Pipeline whose first step, a ColumnTransformer with an OrdinalEncoder of the column, makes "
+                "them, and name the column to the model as categorical: then requests send the numbers that you have",
+            )
+
+
+def check_missing_texts(model: Any, tensors: Sequence[TensorSpec]) -> None:
+    """Refuse an encoder that saw a missing text as None, where an input may be a missing text.
+
+    Args:
+        model: a fitted estimator or Pipeline of scikit-learn.
+        tensors: model.inputs.
+
+    Raises:
+        BuildError: there is such an encoder.
+    """
+    gaps = {name for each in tensors if each.datatype == "BYTES" and each.allow_nan for name in column_names([each])}
+    if not gaps:
+        return
+    for encoder in parts(model, {}):
+        kept = getattr(encoder, "categories_", None)
+        names = getattr(encoder, "feature_names_in_", None)
+        for place, values in enumerate(kept if isinstance(kept, list) else ()):
+            column = None if names is None else str(names[place])
+            # An encoder without names stands behind other steps: which inputs it gets is not known.
+            if any(value is None for value in values) and (column is None or None in gaps or column in gaps):
+                raise BuildError(
+                    f"the {type(encoder).__name__} was fitted on None as a category of the column "
+                    f"{place if column is None else repr(column)}, and model.inputs allow a missing text "
+                    "(allow_nan = true), which the model is given as NaN: to the encoder that is an unknown category",
+                    hint="replace None by NaN before fitting: frame.fillna(numpy.nan); or "
+                    "None and missing texts by a word, in training and in requests, without allow_nan",
+                )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -56,29 +57,29 @@ class SourceWork:
     selection: Holdout
 
 
-class SourceKind(Protocol):
-    """A kind of source model."""
+class SourceKind(ABC):
+    """A kind of source model.
 
-    @property
-    def kind(self) -> str: ...
+    Attributes:
+        kind: its name, unique.
+        variant: name of the variant that runs it as it is.
+        runtime: key of ``open_runtime``.
+        suffix: of the artifact's file.
+    """
 
-    @property
-    def variant(self) -> str: ...
+    kind: str
+    variant: str
+    runtime: str
+    suffix: str
 
-    @property
-    def runtime(self) -> str: ...
-
-    @property
-    def suffix(self) -> str: ...
-
+    @abstractmethod
     def matches(self, model: Any, path: Path | None) -> bool:
         """Tell whether this is the kind of ``model`` (or of the file at ``path``); imports no package for it."""
-        ...
 
     def trees(self, model: Any) -> bool:
-        """Tell whether the model is an ensemble of trees."""
-        ...
+        """Tell whether the model is an ensemble of trees: not so of most kinds."""
+        return False
 
+    @abstractmethod
     def make(self, work: SourceWork, artifact: Path) -> Result:
         """Write the artifact that the source variant is opened from."""
-        ...

@@ -7,12 +7,11 @@ from typing import Any
 
 from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.builder.recipes.base import Result
-from tailcut.builder.sources import _tables
-from tailcut.builder.sources.base import SourceWork
+from tailcut.builder.sources.base import SourceKind, SourceWork
 from tailcut.errors import BuildError, TailcutError
 
 
-class HuggingFaceSource:
+class HuggingFaceSource(SourceKind):
     """A folder of an encoder model."""
 
     kind = "huggingface"
@@ -23,10 +22,6 @@ class HuggingFaceSource:
     def matches(self, model: Any, path: Path | None) -> bool:
         """A folder with config.json, its own or the first module's."""
         return path is not None and any((path / name).is_file() for name in ("config.json", "modules.json"))
-
-    def trees(self, model: Any) -> bool:
-        """Never."""
-        return False
 
     def make(self, work: SourceWork, artifact: Path) -> Result:
         """Load the folder's weights and write them as a state dict.
@@ -58,7 +53,6 @@ class HuggingFaceSource:
                 **({"prompt": folder.texts.prompt} if folder.texts.prompt else {}),
                 **({"warnings": list(folder.warnings)} if folder.warnings else {}),
                 **_classes(folder.head.labels if folder.head else (), work.selection),
-                **_tables.check(work, self.runtime, artifact),
             }
         )
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from tailcut.builder.recipes.base import Result
-from tailcut.builder.sources.base import SourceWork
+from tailcut.builder.sources.base import SourceKind, SourceWork
 
 
-class OnnxSource:
-    """A path that ends in .onnx."""
+class OnnxSource(SourceKind):
+    """A path that ends in .onnx. One with tree operators is served as it is: they are not looked for."""
 
     kind = "onnx"
     variant = "onnx"
@@ -20,10 +20,6 @@ class OnnxSource:
     def matches(self, model: Any, path: Path | None) -> bool:
         """By the file's name."""
         return path is not None and path.suffix == ".onnx"
-
-    def trees(self, model: Any) -> bool:
-        """Not looked into: a file with tree operators is served as it is."""
-        return False
 
     def make(self, work: SourceWork, artifact: Path) -> Result:
         """Check the file and copy it.

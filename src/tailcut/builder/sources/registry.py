@@ -66,7 +66,8 @@ def fetch(folder: Path, manifest: Manifest, version: str = "promoted") -> Regist
     why: dict[str, str] = {}
     for name in _names(record):
         kept = registry.artifact(record.model, name, record.id)
-        path = folder / f"{name}{_suffix(name, kept.runtime)}"
+        kinds = _kinds(name, kept.runtime)
+        path = folder / f"{name}{kinds[0].suffix if kinds else ''}"
         shutil.copyfile(kept.artifact, path)
         made = Made(
             name=name, runtime=kept.runtime, path=str(path), settings=without_tuned(kept.runtime, kept.settings)
@@ -139,7 +140,7 @@ def _found(made: Made, record: Version, manifest: Manifest, evidence: Mapping[st
 
 def _source(name: str, runtime: str, manifest: Manifest) -> SourceKind:
     """Find the kind of source that a variant is; kinds that share a name differ by what model.source is."""
-    able = [each for each in SOURCES if (each.variant, each.runtime) == (name, _usual(runtime))]
+    able = _kinds(name, runtime)
     if not able:
         raise BuildError(
             f"variant {name!r} ({runtime}) is not a source that this tailcut supports",
@@ -149,10 +150,7 @@ def _source(name: str, runtime: str, manifest: Manifest) -> SourceKind:
     return next((each for each in able if path is not None and each.matches(None, path)), able[-1])
 
 
-def _suffix(name: str, runtime: str) -> str:
-    return next((each.suffix for each in SOURCES if (each.variant, each.runtime) == (name, _usual(runtime))), "")
-
-
-def _usual(runtime: str) -> str:
-    """Return the runtime of the kind of source that a variant of ``runtime`` comes from."""
-    return "sklearn" if runtime == "skops" else runtime
+def _kinds(name: str, runtime: str) -> list[SourceKind]:
+    """Return the kinds of source whose variant has this name and runtime."""
+    usual = "sklearn" if runtime == "skops" else runtime
+    return [each for each in SOURCES if (each.variant, each.runtime) == (name, usual)]

@@ -20,8 +20,7 @@ from tailcut.builder import ensembles
 from tailcut.builder.calling import said
 from tailcut.builder.recipes.base import Result
 from tailcut.builder.sources import _tables
-from tailcut.builder.sources._categories import check_categories, check_missing_texts
-from tailcut.builder.sources.base import SourceWork
+from tailcut.builder.sources.base import SourceKind, SourceWork
 from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import ArtifactError, BuildError, TailcutError
 from tailcut.manifest import TensorSpec
@@ -33,7 +32,7 @@ _COMPARED_ROWS = 4096
 """Rows on which the stored estimator must give the same bits as the user's object."""
 
 
-class SklearnSource:
+class SklearnSource(SourceKind):
     """A callable that gives a fitted estimator or pipeline."""
 
     kind = "sklearn"
@@ -90,7 +89,6 @@ class SklearnSource:
                 "not_stored": why_not,
                 "probe_rows": len(answered),
                 "classes": classes,
-                **_tables.check(work, runtime, artifact),
             },
             runtime=runtime,
             code=tuple(code),
@@ -109,8 +107,8 @@ def _fails(model: Any, rows: Arrays, error: Exception) -> BuildError:
 
 
 def _check_model(model: Any, inputs: Sequence[TensorSpec]) -> None:
-    check_categories(_tables.final(model))
-    check_missing_texts(model, inputs)
+    _tables.check_categories(_tables.final(model))
+    _tables.check_missing_texts(model, inputs)
     name = type(_tables.final(model)).__name__
     if hasattr(model, "classes_") and not hasattr(model, "predict_proba"):
         raise BuildError(
@@ -130,10 +128,10 @@ _SCHEMA = "schema.json"
 _VALUES = frozenset({"JsonNode", "TypeNode", "FunctionNode", "TupleNode"})
 """Nodes of values that never change: Python may keep equal ones once or twice, and neither is of consequence."""
 
-Answers = Callable[[Any], Array]
 
-
-def store(model: Any, probes: Arrays, answers: Answers, artifact: Path, own: OwnTypes) -> tuple[list[str], str]:
+def store(
+    model: Any, probes: Arrays, answers: Callable[[Any], Array], artifact: Path, own: OwnTypes
+) -> tuple[list[str], str]:
     """Write an estimator.
 
     Args:
@@ -159,7 +157,9 @@ def store(model: Any, probes: Arrays, answers: Answers, artifact: Path, own: Own
         listed = ", ".join(map(reference_of, unknown))
         return [], f"it holds {listed}; to store it, name your own types in model.trusted"
     expected = answers(model)
-    artifact.write_bytes(_numbered(content, {PROBES: _probes(probes, expected)}))
+    kept = BytesIO()
+    write_probes(kept, probes, expected[: len(next(iter(probes.values())))])
+    artifact.write_bytes(_numbered(content, {PROBES: kept.getvalue()}))
     try:
         given = answers(load(artifact, own))
     except Exception as error:
@@ -167,13 +167,6 @@ def store(model: Any, probes: Arrays, answers: Answers, artifact: Path, own: Own
     if given.shape != expected.shape or not np.array_equal(given, expected, equal_nan=given.dtype.kind == "f"):
         return [], "the file written by skops gives other answers than the estimator on holdout rows"
     return [reference_of(name) for name in names if name in own], ""
-
-
-def _probes(rows: Arrays, answered: Array) -> bytes:
-    count = len(next(iter(rows.values())))
-    file = BytesIO()
-    write_probes(file, rows, answered[:count])
-    return file.getvalue()
 
 
 def _numbered(content: bytes, more: dict[str, bytes]) -> bytes:

@@ -7,11 +7,11 @@ from typing import Any
 
 from tailcut.builder.objects import is_module
 from tailcut.builder.recipes.base import Result
-from tailcut.builder.sources.base import SourceWork
+from tailcut.builder.sources.base import SourceKind, SourceWork
 from tailcut.errors import BuildError
 
 
-class TorchSource:
+class TorchSource(SourceKind):
     """A callable that gives a torch.nn.Module."""
 
     kind = "torch"
@@ -22,10 +22,6 @@ class TorchSource:
     def matches(self, model: Any, path: Path | None) -> bool:
         """A torch.nn.Module; whoever has one has imported torch."""
         return is_module(model)
-
-    def trees(self, model: Any) -> bool:
-        """Never."""
-        return False
 
     def make(self, work: SourceWork, artifact: Path) -> Result:
         """Write the state dict.

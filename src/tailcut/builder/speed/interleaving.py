@@ -9,9 +9,6 @@ from typing import TypeVar
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
-Clock = Callable[[], float]
-"""Seconds that only go up."""
-
 
 def turn(names: Sequence[Key], number: int) -> list[Key]:
     """Order a round: every second one is the one before it backwards, so that each of a pair comes first as often."""
@@ -27,7 +24,7 @@ def take_turns(
     most: int,
     budget_s: float,
     settled: Callable[[Mapping[Key, Sequence[Value]]], bool] | None = None,
-    clock_s: Clock = time.monotonic,
+    clock_s: Callable[[], float] = time.monotonic,
 ) -> dict[Key, list[Value]]:
     """Run every block once a round, in the order of ``turn``.
 

@@ -177,13 +177,14 @@ class Rounds:
         decided, standing = self._decided.get(name, ("open", self._standing(name, reference)))
         beside = self._seen(name, reference, standing.latency) if reference != name else Interval(0.0, 0.0, 0.0)
         limit_ms = self.terms.slo.limit_s * 1e3
+        cpu = standing.cpu if reference != name else None
         middle, low, high = verdicts.ratio_of(self._seen(name, "", self._standing(name).latency))
         return SpeedVerdict(
             reference=reference,
             percentile=self.terms.slo.name,
             latency_ms=(middle * limit_ms, low * limit_ms, high * limit_ms),
             ratio=verdicts.ratio_of(beside),
-            cpu_ratio=None if reference == name else _cpu_ratio(standing.cpu),
+            cpu_ratio=None if cpu is None or math.isnan(cpu.middle) else verdicts.ratio_of(cpu),
             outcome=decided if reference != name else "no",
             meets_slo=self._meets_slo(name),
             errors=self._errors(name),
@@ -343,7 +344,3 @@ def play(rounds: Rounds, measure: Callable[[str, int], Round], *, limit_s: float
         rounds.look(rounds.played + 1 + int((ends_s - now_s) / max(now_s - begun_s, 1e-9)))
     rounds.took_s = clock_s() - ends_s + limit_s
     rounds.close(why)
-
-
-def _cpu_ratio(cpu: Interval | None) -> verdicts.Three | None:
-    return None if cpu is None or math.isnan(cpu.middle) else verdicts.ratio_of(cpu)

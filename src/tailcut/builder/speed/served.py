@@ -28,7 +28,6 @@ from tailcut.builder.speed.pairs import Round
 from tailcut.builder.speed.rounds import Entrant, Rounds, RoundTerms, play
 from tailcut.common.fingerprint import uses_gpu
 from tailcut.common.slo import LatencyObjective
-from tailcut.common.tensors import Arrays
 from tailcut.errors import BuildError, TailcutError
 from tailcut.gate.sequential import LEAST
 from tailcut.ladder.machine import choose_cores, pinned
@@ -106,7 +105,17 @@ def run(
         stack.enter_context(pinned(cores.load if alone else None))
 
         def measured(name: str, number: int) -> Round:
-            tell(_event(rounds, name))
+            tell(
+                Event(
+                    state="started",
+                    step="load",
+                    variant=name,
+                    round=rounds.played + 1,
+                    rounds=most,
+                    open=tuple(rounds.open()),
+                    left_s=rounds.left_s,
+                )
+            )
             try:
                 found = _measure(deployment, servers[name], payloads, number, name in on_gpu)
                 servers[name].check_alive("under load")
@@ -116,18 +125,6 @@ def run(
 
         play(rounds, measured, limit_s=float(section.load_limit_s), clock_s=time.monotonic)
     return rounds
-
-
-def _event(rounds: Rounds, name: str) -> Event:
-    return Event(
-        state="started",
-        step="load",
-        variant=name,
-        round=rounds.played + 1,
-        rounds=rounds.terms.rounds,
-        open=tuple(rounds.open()),
-        left_s=rounds.left_s,
-    )
 
 
 def _prepare(manifest: Manifest, made: Sequence[Made], folder: Path, bounds: Sequence[Mapping[str, Any]]) -> Path:
@@ -176,17 +173,17 @@ def _write_payloads(holdout: Holdout, path: Path, deployment: Deployment) -> Pat
     with path.open("w", encoding="utf-8") as file:
         for place in places:
             row = holdout.take(1, int(place))
-            file.write(json.dumps({"inputs": _tensors(row, deployment)}) + "\n")  # msgspec writes null for infinity
+            inputs = [
+                {
+                    "name": tensor.name,
+                    "shape": list(row[tensor.name].shape),
+                    "datatype": tensor.datatype,
+                    "data": row[tensor.name].ravel().tolist(),
+                }
+                for tensor in deployment.model.inputs
+            ]
+            file.write(json.dumps({"inputs": inputs}) + "\n")  # msgspec writes null for infinity
     return path
-
-
-def _tensors(row: Arrays, deployment: Deployment) -> list[dict[str, Any]]:
-    tensors = []
-    for tensor in deployment.model.inputs:
-        array = row[tensor.name]
-        data = array.ravel().tolist()
-        tensors.append({"name": tensor.name, "shape": list(array.shape), "datatype": tensor.datatype, "data": data})
-    return tensors
 
 
 @contextmanager

@@ -54,7 +54,6 @@ _FASTER_ROUNDS = 7
 """Slices are taken only if they win every one: by chance one pair of equals in 128 does."""
 
 Found = dict[str, Any]
-Open = Callable[[Setting], Runtime]
 
 Block = tuple[float, float, float]
 """Of one setting in one round: milliseconds of a lone row, its processor time in milliseconds, rows per second."""
@@ -94,7 +93,7 @@ def tune(manifest: Manifest, made: Made, selection: Holdout, *, cores: int, budg
         return open_runtime(openable(changed, deployment), threads=setting.threads, source=source)
 
     samples = _samples(selection, 1 if made.rows_alone else BATCH_ROWS)
-    bench = _Bench(open_with, made.runtime, samples, deployment.judged, budget_s)
+    bench = _Bench(open_with, made.runtime, samples, [deployment.judged], budget_s)
     first = bench.measured(grid(cores), lambda timings: choose(timings, deployment.slo.rate))
     best = choose(first, deployment.slo.rate)
     others = variations(made.runtime, best.setting)
@@ -123,30 +122,27 @@ def tune(manifest: Manifest, made: Made, selection: Holdout, *, cores: int, budg
 class _Bench(NamedTuple):
     """What settings of one variant are measured with."""
 
-    open_with: Open
+    open_with: Callable[[Setting], Runtime]
     runtime: str
     samples: _Timings
-    output: str
+    outputs: Sequence[str]
     budget_s: float
-
-    def opened(self, setting: Setting) -> _Opened:
-        return _Opened(setting, self.open_with, self.runtime, self.samples, self.output)
 
     def measured(self, settings: Sequence[Setting], decide: Decide) -> list[Timing]:
         with ExitStack() as stack:
-            opened = [stack.enter_context(closing(self.opened(setting))) for setting in settings]
+            opened = [stack.enter_context(closing(_Opened(setting, self))) for setting in settings]
             return measure(settings, [each.block for each in opened], decide, budget_s=self.budget_s)
 
     def is_faster(self, one: Setting, other: Setting, batch: Arrays) -> bool:
         """Tell whether one setting runs a batch in clearly less time in every round, the two in turns."""
-        with closing(self.opened(one)) as first, closing(self.opened(other)) as second:
+        with closing(_Opened(one, self)) as first, closing(_Opened(other, self)) as second:
             blocks = {"one": lambda: first.batch_s(batch), "other": lambda: second.batch_s(batch)}
             found = take_turns(blocks, least=_FASTER_ROUNDS, most=_FASTER_ROUNDS, budget_s=self.budget_s)
         return all(mine * CLEAR < theirs for mine, theirs in zip(found["one"], found["other"], strict=True))
 
     def costs(self, setting: Setting, selection: Holdout, max_rows: int) -> Found:
         try:
-            with closing(self.opened(setting)) as opened:
+            with closing(_Opened(setting, self)) as opened:
                 return {"costs": opened.costs(selection, max_rows, self.budget_s)}
         except TailcutError as error:  # the choice stands: such as where it runs no batch as large as may be served
             return {"costs": [], "costs_failed": error.message}
@@ -179,16 +175,16 @@ def _samples(selection: Holdout, rows: int) -> _Timings:
 class _Opened:
     """One setting with its executors open."""
 
-    def __init__(self, setting: Setting, open_with: Open, runtime: str, samples: _Timings, output: str) -> None:
+    def __init__(self, setting: Setting, bench: _Bench) -> None:
         self.setting = setting
-        self._samples = samples
-        self._outputs = [output]
-        self._torch = runtime == "torch"
+        self._samples = bench.samples
+        self._outputs = bench.outputs
+        self._torch = bench.runtime == "torch"
         self._threads = ThreadPoolExecutor(setting.executors)
         self._runtimes: list[Runtime] = []
         try:
             for _ in range(setting.executors):
-                self._runtimes.append(open_with(setting))
+                self._runtimes.append(bench.open_with(setting))
             self._calls, self._batch_calls = self._warm_up()
         except BaseException:
             self.close()
@@ -238,7 +234,7 @@ class _Opened:
         for rows in powers(max_rows):
             if taken_s and time.perf_counter() - begun_s > budget_s:
                 break
-            self._all_at_once(selection.take(rows))
+            self._at_once([selection.take(rows)])
             taken_s[rows] = []
         least, most = _COST_CALLS
         for number in range(most):
@@ -246,28 +242,25 @@ class _Opened:
                 break
             for rows in taken_s:
                 time.sleep(_PAUSE_S)
-                taken_s[rows] += self._all_at_once(selection.take(rows, int(draw.integers(selection.rows))))
+                taken_s[rows] += self._at_once([selection.take(rows, int(draw.integers(selection.rows)))])
         return [_cost(rows, taken) for rows, taken in taken_s.items()]
 
     def batch_s(self, inputs: Arrays) -> float:
         """Time one batch, every executor busy with it: the median of their seconds."""
         self._select()
-        return statistics.median(self._all_at_once(inputs))
+        return statistics.median(self._at_once([inputs]))
 
-    def _all_at_once(self, inputs: Arrays) -> list[float]:
-        """Run a batch in every executor; seconds of each."""
+    def _at_once(self, batches: Sequence[Arrays]) -> list[float]:
+        """Run batches one after the other, in every executor at once; seconds of each."""
         if len(self._runtimes) == 1:
-            return _timed(self._runtimes[0], [inputs], self._outputs)
-        found = self._threads.map(lambda runtime: _timed(runtime, [inputs], self._outputs), self._runtimes)
+            return _timed(self._runtimes[0], batches, self._outputs)
+        found = self._threads.map(lambda runtime: _timed(runtime, batches, self._outputs), self._runtimes)
         return [taken_s for each in found for taken_s in each]
 
     def _rows_per_s(self) -> float:
         batches = self._samples.batches[: self._batch_calls]
         begun_s = time.perf_counter()
-        if len(self._runtimes) == 1:
-            _timed(self._runtimes[0], batches, self._outputs)
-        else:
-            list(self._threads.map(lambda runtime: _timed(runtime, batches, self._outputs), self._runtimes))
+        self._at_once(batches)
         took_s = time.perf_counter() - begun_s
         return len(batches) * self._samples.rows * len(self._runtimes) / took_s
 

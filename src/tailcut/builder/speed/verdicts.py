@@ -102,8 +102,7 @@ def outcome(latency: Interval, cpu: Interval | None) -> Outcome:
         return "faster"
     if cpu is not None and cpu.high < math.log(CHEAPER) and latency.high < math.log(MARGIN):
         return "cheaper"
-    wanted = target(cpu)
-    useless = wanted or -math.log(MARGIN)
+    useless = target(cpu) or -math.log(MARGIN)
     return "no" if latency.low > useless else "open"
 
 

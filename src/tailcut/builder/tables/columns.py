@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -81,16 +83,9 @@ def one(name: str, width: int, dtype: Any, like: ColumnTable) -> ColumnTable:
 def select(graph: Graph, table: ColumnTable, columns: Sequence[int]) -> ColumnTable:
     """Return some columns, in the order given."""
     places = [(number, at) for number, block in enumerate(table.blocks) for at in range(block.width)]
-    groups: list[tuple[int, list[int]]] = []
-    for column in columns:
-        number, at = places[column]
-        if groups and groups[-1][0] == number:
-            groups[-1][1].append(at)
-        else:
-            groups.append((number, [at]))
     blocks = []
-    for number, inside in groups:
-        block = table.blocks[number]
+    for number, neighbours in groupby([places[column] for column in columns], key=itemgetter(0)):
+        block, inside = table.blocks[number], [at for _, at in neighbours]
         if inside != list(range(block.width)):
             name = graph.add("Gather", [block.name, graph.whole(inside)], axis=1)
             block = replace(block, name=name, width=len(inside))
@@ -123,7 +118,7 @@ def matrix(graph: Graph, table: ColumnTable, dtype: Any, *, through: Any = None)
     common = np.dtype(through if through is not None else table.dtype)
     common = DOUBLE if common == TEXT else common
     parts = [graph.cast(graph.cast(block.name, block.dtype, common), common, dtype) for block in table.blocks]
-    return parts[0] if len(parts) == 1 else graph.add("Concat", parts, axis=1)
+    return graph.concat(parts)
 
 
 def floats(graph: Graph, table: ColumnTable, *, nan: bool = True) -> tuple[str, np.dtype[Any]]:
@@ -155,9 +150,14 @@ def guard(graph: Graph, name: str, dtype: Any, *, nan: bool) -> None:
     graph.guards.append(graph.cast(spoiled, dtype, DOUBLE))
 
 
+def sklearn_kind(model: Any) -> str:
+    """Name the class of an estimator or a step of scikit-learn; empty for those of other packages."""
+    return type(model).__name__ if type(model).__module__.startswith("sklearn.") else ""
+
+
 def takes_nan(model: Any) -> bool:
     """Tell whether an estimator or a step takes NaN; those of other packages than scikit-learn do."""
-    if not type(model).__module__.startswith("sklearn."):
+    if not sklearn_kind(model):
         return True
     from sklearn.utils import get_tags
 

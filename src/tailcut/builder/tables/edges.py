@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from tailcut.builder.bounds.trials import MOST_COLUMNS, sample
 from tailcut.builder.tables.reference import tensor_columns
 from tailcut.common.tensors import NUMPY_OF, Array, Arrays
 from tailcut.manifest import TensorSpec
-
-MOST_COLUMNS = 64
-"""Columns that are tried; of wider tables a seeded sample."""
 
 _NUMBERS = (0, 1, -1, 2, 2**24 - 1, 2**24 + 1, 2**31 - 1, 2**31, 2**53 + 1, -(2**31) - 1)
 _FLOATS = (-0.0, 0.1, 0.5, -0.5, 1e-30, 1e30, -1e30)
@@ -39,13 +37,12 @@ def edges(tensors: Sequence[TensorSpec], background: Arrays, seed: int = 0) -> E
     Args:
         tensors: model.inputs.
         background: rows that all other columns are taken from.
-        seed: of the draw.
+        seed: of the draw of rows.
     """
     rng = np.random.default_rng(seed)
     places = [(number, at) for number, tensor in enumerate(tensors) for at in range(len(tensor_columns(tensor)))]
-    if len(places) > MOST_COLUMNS:
-        places = [places[each] for each in sorted(rng.choice(len(places), MOST_COLUMNS, replace=False))]
-    changes = [(number, at, value) for number, at in places for value in _values(tensors[number], background, at)]
+    tried = [places[each] for each in sample(len(places), MOST_COLUMNS)]
+    changes = [(number, at, value) for number, at in tried for value in _values(tensors[number], background, at)]
     rows = rng.integers(len(next(iter(background.values()))), size=len(changes))
     inputs = {tensor.name: background[tensor.name][rows].copy() for tensor in tensors}
     said = []

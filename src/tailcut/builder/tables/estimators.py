@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,11 +10,11 @@ import numpy as np
 
 from tailcut.builder import ensembles
 from tailcut.builder.ensembles.base import LEAF, Ensemble, Tree, down
-from tailcut.builder.tables import double_trees, fallback
-from tailcut.builder.tables.columns import ColumnTable, Unconvertible, floats, guard, matrix, takes_nan
+from tailcut.builder.tables import fallback
+from tailcut.builder.tables.columns import ColumnTable, Unconvertible, floats, guard, matrix, sklearn_kind, takes_nan
 from tailcut.builder.tables.features import projected
 from tailcut.builder.tables.nodes import DOMAIN, DOUBLE, FLOAT, TEXT, Graph
-from tailcut.builder.tables.steps import Walk, transform
+from tailcut.builder.tables.steps import transform
 from tailcut.errors import BuildError
 
 
@@ -35,12 +36,11 @@ class Answer:
 
 
 def answer(
-    walk: Walk, graph: Graph, model: Any, table: ColumnTable, given: Any, path: tuple[str, ...] = (), *, double: bool
+    graph: Graph, model: Any, table: ColumnTable, given: Any, path: tuple[str, ...] = (), *, double: bool
 ) -> Answer | None:
     """Add a model, with the steps before it.
 
     Args:
-        walk: takes what cannot be converted.
         graph: to add to.
         model: an estimator, a Pipeline or a booster.
         table: what it gets, in the graph.
@@ -51,24 +51,24 @@ def answer(
     Returns:
         None where a step cannot be converted.
     """
-    kind = type(model).__name__ if type(model).__module__.startswith("sklearn.") else ""
+    kind = sklearn_kind(model)
     if kind == "Pipeline":
         for name, step in model.steps[:-1]:
-            table, given = transform(walk, graph, step, table, given, (*path, name))
+            table, given = transform(graph, step, table, given, (*path, name))
         name, last = model.steps[-1]
-        return answer(walk, graph, last, table, given, (*path, name), double=double)
+        return answer(graph, last, table, given, (*path, name), double=double)
     if kind in _WRAPPERS:
-        return answer(walk, graph, getattr(model, _WRAPPERS[kind]), table, given, path, double=double)
+        return answer(graph, getattr(model, _WRAPPERS[kind]), table, given, path, double=double)
     try:
         if kind in {"VotingClassifier", "VotingRegressor"}:
-            return _vote(walk, graph, model, table, given, path)
+            return _vote(graph, model, table, given, path)
         if kind == "TransformedTargetRegressor":
-            return _transformed(walk, graph, model, table, given, path)
+            return _transformed(graph, model, table, given, path)
         return _single(graph, model, table, given, double=double)
     except Unconvertible as error:
-        walk.fail(path, model, str(error))
+        graph.fail(path, model, str(error))
     except BuildError as error:
-        walk.fail(path, model, error.message)
+        graph.fail(path, model, error.message)
     return None
 
 
@@ -146,14 +146,14 @@ def _trees(graph: Graph, model: Any, table: ColumnTable, *, double: bool) -> Ans
     return Answer(found, held.targets, DOUBLE if wide else FLOAT, classes)
 
 
-def _vote(walk: Walk, graph: Graph, model: Any, table: ColumnTable, given: Any, path: tuple[str, ...]) -> Answer | None:
+def _vote(graph: Graph, model: Any, table: ColumnTable, given: Any, path: tuple[str, ...]) -> Answer | None:
     if getattr(model, "voting", "soft") == "hard":
         raise Unconvertible("voting='hard' gives classes without probabilities")
     weights = model._weights_not_none
     weights = np.ones(len(model.estimators_)) if weights is None else np.asarray(weights, dtype=np.float64)
     found: list[Answer] = []
     for number, each in enumerate(model.estimators_):
-        part = answer(walk, graph, each, table, given, (*path, str(number)), double=True)
+        part = answer(graph, each, table, given, (*path, str(number)), double=True)
         if part is None:
             return None
         found.append(part)
@@ -172,16 +172,14 @@ def _second(graph: Graph, part: Answer) -> str:
     return part.name
 
 
-def _transformed(
-    walk: Walk, graph: Graph, model: Any, table: ColumnTable, given: Any, path: tuple[str, ...]
-) -> Answer | None:
+def _transformed(graph: Graph, model: Any, table: ColumnTable, given: Any, path: tuple[str, ...]) -> Answer | None:
     """TransformedTargetRegressor whose inverse is a NumPy function."""
     from tailcut.builder.tables import features
 
     inverse = getattr(model.transformer_, "inverse_func", None)
     if type(model.transformer_).__name__ != "FunctionTransformer":
         raise Unconvertible(f"its target goes through a {type(model.transformer_).__name__}")
-    inner = answer(walk, graph, model.regressor_, table, given, (*path, "regressor"), double=True)
+    inner = answer(graph, model.regressor_, table, given, (*path, "regressor"), double=True)
     if inner is None or inverse is None:
         return inner
     found = features.apply(graph, graph.cast(inner.name, inner.dtype, DOUBLE), inverse)
@@ -207,7 +205,7 @@ def add_trees(graph: Graph, ensemble: Ensemble, matrix: str, *, double: bool) ->
     """
     matrix = _whole_categories(graph, ensemble, matrix, DOUBLE if double else FLOAT)
     if double:
-        found = double_trees.add(graph, ensemble, matrix)
+        found = _double_trees(graph, ensemble, matrix)
         if ensemble.link == "softmax":
             return graph.add("Softmax", [found], axis=1)
     else:
@@ -235,8 +233,12 @@ def _whole_categories(graph: Graph, ensemble: Ensemble, matrix: str, dtype: Any)
     return graph.add("Where", [mask, category, matrix])
 
 
+_Columns = dict[str, list[Any]]
+"""Columns of an operator's attributes, by name."""
+
+
 def _attributes(ensemble: Ensemble) -> dict[str, Any]:
-    table: dict[str, list[Any]] = {name: [] for name in (*_NODE, *_TARGET)}
+    table: _Columns = {name: [] for name in (*_NODE, *_TARGET)}
     for number, tree in enumerate(ensemble.trees):
         _add(table, number, tree, ensemble)
     return {
@@ -261,23 +263,22 @@ _NODE = (
 _TARGET = ("target_treeids", "target_nodeids", "target_ids", "target_weights")
 
 
-def _add(table: dict[str, list[Any]], number: int, tree: Tree, ensemble: Ensemble) -> None:
+def _add(table: _Columns, number: int, tree: Tree, ensemble: Ensemble) -> None:
     split = "BRANCH_LT" if ensemble.less == "<" else "BRANCH_LEQ"
     # XGBoost's thresholds are float32 already.
     thresholds = down(tree.threshold)
     free = len(tree.left)
     for node in range(len(tree.left)):
         if tree.left[node] == LEAF:
-            _node(table, number, node, 0, "LEAF", 0.0, 0, 0, False)
+            _append(table, _NODE, number, node, 0, "LEAF", 0.0, 0, 0, 0)
             for place, target in enumerate(tree.targets):
                 weight = float(np.float32(tree.value[node, place] * ensemble.scale))
-                for name, value in zip(_TARGET, (number, node, target, weight), strict=True):
-                    table[name].append(value)
+                _append(table, _TARGET, number, node, target, weight)
             continue
         feature, left, right = int(tree.feature[node]), int(tree.left[node]), int(tree.right[node])
         if node not in tree.categories:
-            missing = bool(tree.missing_left[node])
-            _node(table, number, node, feature, split, float(thresholds[node]), left, right, missing)
+            missing = int(tree.missing_left[node])
+            _append(table, _NODE, number, node, feature, split, float(thresholds[node]), left, right, missing)
             continue
         # A set is a chain of equalities that share the left child; onnxruntime makes one membership test of it.
         values = tree.categories[node]
@@ -285,49 +286,107 @@ def _add(table: dict[str, list[Any]], number: int, tree: Tree, ensemble: Ensembl
         free += len(values) - 1
         for place, value in zip(chain, values, strict=True):
             after = chain[chain.index(place) + 1] if place != chain[-1] else right
-            _node(table, number, place, feature, "BRANCH_EQ", float(value), left, after, False)
+            _append(table, _NODE, number, place, feature, "BRANCH_EQ", float(value), left, after, 0)
 
 
-def _node(table: dict[str, list[Any]], *values: Any) -> None:
-    for name, value in zip(_NODE, values, strict=True):
-        table[name].append(int(value) if isinstance(value, bool) else value)
+def _append(table: _Columns, names: Sequence[str], *values: Any) -> None:
+    for name, value in zip(names, values, strict=True):
+        table[name].append(value)
+
+
+# Modes of nodes, of TreeEnsemble.
+_LEQ, _LT, _MEMBER = 0, 1, 6
+_SUM, _NONE = 1, 0
+
+_DOUBLE_NODE = (
+    "nodes_featureids",
+    "nodes_modes",
+    "nodes_splits",
+    "nodes_missing_value_tracks_true",
+    "nodes_truenodeids",
+    "nodes_trueleafs",
+    "nodes_falsenodeids",
+    "nodes_falseleafs",
+)
+_MEMBERS = "membership_values"
+_DOUBLE_OTHERS = ("tree_roots", "leaf_targetids", "leaf_weights", _MEMBERS)
+_DOUBLE_TENSORS: dict[str, Any] = {
+    "nodes_modes": np.uint8,
+    "nodes_splits": np.float64,
+    "leaf_weights": np.float64,
+    _MEMBERS: np.float64,
+}
+"""Attributes that are tensors, with their dtypes; the others are lists of whole numbers."""
+
+
+def _double_trees(graph: Graph, ensemble: Ensemble, matrix: str) -> str:
+    """Add trees and sum in double, scaled, without the link; returns (rows, targets).
+
+    A leaf of TreeEnsemble adds to one target only, so that a tree whose leaves add to several (a forest's classes) is
+    written once per target.
+    """
+    from onnx import numpy_helper
+
+    table: _Columns = {name: [] for name in (*_DOUBLE_NODE, *_DOUBLE_OTHERS)}
+    for tree in ensemble.trees:
+        for place in range(len(tree.targets)):
+            _add_double(table, tree, place, _LT if ensemble.less == "<" else _LEQ)
+    attributes = {
+        name: numpy_helper.from_array(np.array(values, _DOUBLE_TENSORS[name])) if name in _DOUBLE_TENSORS else values
+        for name, values in table.items()
+        if values or name != _MEMBERS
+    }
+    attributes |= {"n_targets": ensemble.targets, "aggregate_function": _SUM, "post_transform": _NONE}
+    found = graph.add("TreeEnsemble", [matrix], domain=DOMAIN, **attributes)
+    if ensemble.base.any():
+        found = graph.add("Add", [found, graph.constant(ensemble.base, DOUBLE)])
+    if ensemble.scale != 1.0:
+        found = graph.add("Mul", [found, graph.constant(ensemble.scale, DOUBLE)])
+    return found
+
+
+def _add_double(table: _Columns, tree: Tree, place: int, mode: int) -> None:
+    start = len(table["nodes_modes"])
+    table["tree_roots"].append(start)
+    splits = [int(node) for node in tree.splits]
+    if not splits:
+        leaf = _leaf(table, tree, 0, place)
+        # A root that is a leaf: a split both of whose sides are that leaf.
+        _double_node(table, 0, mode, 0.0, False, (leaf, 1), (leaf, 1))
+        return
+    where = {node: start + number for number, node in enumerate(splits)}
+
+    def child(node: int) -> tuple[int, int]:
+        return (_leaf(table, tree, node, place), 1) if tree.left[node] == LEAF else (where[node], 0)
+
+    for node in splits:
+        inside = tree.categories.get(node)
+        threshold = 0.0 if inside is not None else float(tree.threshold[node])
+        missing = inside is None and bool(tree.missing_left[node])
+        kind = mode if inside is None else _MEMBER
+        left, right = child(int(tree.left[node])), child(int(tree.right[node]))
+        _double_node(table, int(tree.feature[node]), kind, threshold, missing, left, right)
+        if inside is not None:
+            table[_MEMBERS] += [*(float(value) for value in inside), float("nan")]
+
+
+def _leaf(table: _Columns, tree: Tree, node: int, place: int) -> int:
+    table["leaf_targetids"].append(tree.targets[place])
+    table["leaf_weights"].append(float(tree.value[node, place]))
+    return len(table["leaf_weights"]) - 1
+
+
+def _double_node(
+    table: _Columns, feature: int, mode: int, split: float, missing: bool, true: tuple[int, int], false: tuple[int, int]
+) -> None:
+    """Add a node; of each side its number, and whether that is a leaf's."""
+    _append(table, _DOUBLE_NODE, feature, mode, split, int(missing), *true, *false)
 
 
 # -- Linear models -----------------------------------------------------------------------------------------------------
 
 
 # Linear models and perceptrons as products and sums, in the dtype that NumPy takes.
-
-_LOGISTIC = {"LogisticRegression", "LogisticRegressionCV", "LinearDiscriminantAnalysis", "SGDClassifier"}
-_GENERAL = {"PoissonRegressor", "GammaRegressor", "TweedieRegressor"}
-_REGRESSORS = {
-    "ARDRegression",
-    "BayesianRidge",
-    "ElasticNet",
-    "ElasticNetCV",
-    "HuberRegressor",
-    "Lars",
-    "LarsCV",
-    "Lasso",
-    "LassoCV",
-    "LassoLars",
-    "LassoLarsCV",
-    "LassoLarsIC",
-    "LinearRegression",
-    "LinearSVR",
-    "MultiTaskElasticNet",
-    "MultiTaskElasticNetCV",
-    "MultiTaskLasso",
-    "MultiTaskLassoCV",
-    "OrthogonalMatchingPursuit",
-    "OrthogonalMatchingPursuitCV",
-    "PassiveAggressiveRegressor",
-    "QuantileRegressor",
-    "Ridge",
-    "RidgeCV",
-    "SGDRegressor",
-    "TheilSenRegressor",
-}
 
 
 def linear_answer(graph: Graph, model: Any, table: ColumnTable) -> tuple[str, Any] | None:
@@ -336,15 +395,9 @@ def linear_answer(graph: Graph, model: Any, table: ColumnTable) -> tuple[str, An
     Raises:
         Unconvertible: its classes have no probabilities, or its link is not known.
     """
-    kind = type(model).__name__ if type(model).__module__.startswith("sklearn.") else ""
-    if kind in _REGRESSORS:
-        return _scores(graph, model, table)
-    if kind in _GENERAL:
-        return _general(graph, model, table)
-    if kind in _LOGISTIC:
-        return _logistic(graph, model, table)
-    if kind in {"MLPClassifier", "MLPRegressor"}:
-        return _perceptron(graph, model, table)
+    kind = sklearn_kind(model)
+    if kind in _FORMS:
+        return _FORMS[kind](graph, model, table)
     if hasattr(model, "classes_") and not hasattr(model, "predict_proba"):
         raise Unconvertible("it has no predict_proba")
     return None
@@ -419,3 +472,43 @@ def _perceptron(graph: Graph, model: Any, table: ColumnTable) -> tuple[str, Any]
     if hasattr(model, "classes_") and len(model.classes_) == 2:
         name = graph.add("Concat", [graph.add("Sub", [graph.constant(1.0, dtype), name]), name], axis=1)
     return name, dtype
+
+
+_FORMS: dict[str, Callable[[Graph, Any, ColumnTable], tuple[str, Any]]] = {
+    **dict.fromkeys(
+        (
+            "ARDRegression",
+            "BayesianRidge",
+            "ElasticNet",
+            "ElasticNetCV",
+            "HuberRegressor",
+            "Lars",
+            "LarsCV",
+            "Lasso",
+            "LassoCV",
+            "LassoLars",
+            "LassoLarsCV",
+            "LassoLarsIC",
+            "LinearRegression",
+            "LinearSVR",
+            "MultiTaskElasticNet",
+            "MultiTaskElasticNetCV",
+            "MultiTaskLasso",
+            "MultiTaskLassoCV",
+            "OrthogonalMatchingPursuit",
+            "OrthogonalMatchingPursuitCV",
+            "PassiveAggressiveRegressor",
+            "QuantileRegressor",
+            "Ridge",
+            "RidgeCV",
+            "SGDRegressor",
+            "TheilSenRegressor",
+        ),
+        _scores,
+    ),
+    **dict.fromkeys(("PoissonRegressor", "GammaRegressor", "TweedieRegressor"), _general),
+    **dict.fromkeys(
+        ("LogisticRegression", "LogisticRegressionCV", "LinearDiscriminantAnalysis", "SGDClassifier"), _logistic
+    ),
+    **dict.fromkeys(("MLPClassifier", "MLPRegressor"), _perceptron),
+}

@@ -50,8 +50,7 @@ def _converted(graph: Graph, model: Any, table: ColumnTable, options: Any) -> tu
         name, dtype = floats(graph, table, nan=takes_nan(model))
     kind = {TEXT: StringTensorType, FLOAT: FloatTensorType, DOUBLE: DoubleTensorType}[dtype]
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             made = to_onnx(
                 model, initial_types=[("given", kind([None, table.width]))], options=options, target_opset=_OPSETS
             )
@@ -99,4 +98,4 @@ def _texts(graph: Graph, table: ColumnTable) -> str:
     if any(block.dtype != TEXT for block in table.blocks):
         raise Unconvertible("tailcut has no form for it, and skl2onnx does not accept numbers mixed with text")
     parts = [block.name for block in table.blocks]
-    return parts[0] if len(parts) == 1 else graph.add("Concat", parts, axis=1)
+    return graph.concat(parts)

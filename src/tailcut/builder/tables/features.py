@@ -81,7 +81,7 @@ def polynomial(graph: Graph, step: Any, table: ColumnTable, live: Live) -> Colum
         places |= {term: len(places) + number for number, term in enumerate(every)}
         parts.append(made)
         last, below = made, {term: number for number, term in enumerate(every)}
-    found = parts[0] if len(parts) == 1 else graph.add("Concat", parts, axis=1)
+    found = graph.concat(parts)
     # Products of float32 leave its range sooner than their factors.
     wide = replace(one(found, len(places), dtype, table), loose=True)
     return select(graph, wide, [places[term] for term in terms])

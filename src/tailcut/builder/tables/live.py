@@ -57,7 +57,12 @@ def columns(value: Any) -> list[Array]:
         table = np.asarray(value)
         return [table[:, at] for at in range(table.shape[1])] if table.ndim == 2 else [table]
     series = [value.iloc[:, at] for at in range(value.shape[1])] if hasattr(value, "columns") else [value]
-    return [each.to_numpy() if _plain(each.dtype) else each.to_numpy(dtype=object, na_value=np.nan) for each in series]
+    return [
+        each.to_numpy()
+        if isinstance(each.dtype, np.dtype) and each.dtype != TEXT
+        else each.to_numpy(dtype=object, na_value=np.nan)
+        for each in series
+    ]
 
 
 def table_of(value: Any, prefix: str = "given") -> tuple[ColumnTable, dict[str, Array]]:
@@ -89,10 +94,9 @@ def typed(column: Array) -> tuple[Array, bool]:
         return np.ascontiguousarray(column.reshape(-1, 1)), False
     values = column.tolist()
     present = [value for value in values if not is_nan(value)]
-    found = np.empty((len(values), 1), object)
     if all(isinstance(value, str) for value in present):
-        found[:, 0] = ["" if is_nan(value) else value for value in values]
-        return found, len(present) < len(values)
+        texts = ["" if is_nan(value) else value for value in values]
+        return np.array(texts, dtype=object).reshape(-1, 1), len(present) < len(values)
     if all(isinstance(value, (bool, int, np.integer, np.bool_)) for value in values):
         return np.array(values, dtype=WHOLE).reshape(-1, 1), False
     if all(isinstance(value, (int, float, np.number)) for value in present):
@@ -103,12 +107,3 @@ def typed(column: Array) -> tuple[Array, bool]:
 def is_nan(value: Any) -> bool:
     """Tell NaN, of any float type; None is none."""
     return isinstance(value, (float, np.floating)) and bool(np.isnan(value))
-
-
-def lost(out: Any) -> ColumnTable:
-    """Return a table for what a step gives that could not be converted, so that the steps behind it are tried too."""
-    return table_of(out, "lost")[0]
-
-
-def _plain(dtype: Any) -> bool:
-    return isinstance(dtype, np.dtype) and dtype != TEXT

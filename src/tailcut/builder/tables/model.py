@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tailcut.builder.ensembles import is_booster
 from tailcut.builder.tables import estimators
 from tailcut.builder.tables.columns import Block, ColumnTable, matrix, select
 from tailcut.builder.tables.estimators import Answer
@@ -18,10 +19,8 @@ from tailcut.builder.tables.reference import (
     as_given,
     column_names,
     column_order,
-    is_booster,
     tensor_columns,
 )
-from tailcut.builder.tables.steps import Walk
 from tailcut.common.tensors import NUMPY_OF, Arrays
 from tailcut.errors import BuildError
 from tailcut.manifest import TensorSpec
@@ -66,14 +65,16 @@ def convert(model: Any, tensors: Sequence[TensorSpec], output: TensorSpec, sampl
         ArtifactError: the model was fitted on other columns.
         BuildError: it gives another shape than the output's.
     """
-    graph, walk = Graph([output.name, *(tensor.name for tensor in tensors)]), Walk()
+    from onnx import helper
+
+    graph = Graph([output.name, *(tensor.name for tensor in tensors)])
     table = table_of_inputs(graph, model, tensors)
     given = as_given(model, tensors)(sample)
-    answer = estimators.answer(walk, graph, model, table, given, double=output.datatype == "FP64")
-    if answer is None or walk.failures:
-        return Written(None, tuple(walk.failures), graph.single)
+    answer = estimators.answer(graph, model, table, given, double=output.datatype == "FP64")
+    if answer is None or graph.failures:
+        return Written(None, tuple(graph.failures), graph.single)
     name = _finish(graph, answer, output)
-    graph.nodes.append(_identity(name, output.name))
+    graph.nodes.append(helper.make_node("Identity", [name], [output.name], name="answers"))
     inputs = [value_info(tensor.name, NUMPY_OF[tensor.datatype], tensor.shape) for tensor in tensors]
     made = model_of(graph, inputs, [value_info(output.name, NUMPY_OF[output.datatype], output.shape)])
     opsets = tuple((each.domain or "ai.onnx", each.version) for each in made.opset_import)
@@ -130,9 +131,3 @@ def _finish(graph: Graph, answer: Answer, output: TensorSpec) -> str:
         )
     name = graph.cast(name, dtype, NUMPY_OF[output.datatype])
     return graph.add("Reshape", [name, graph.whole([-1])]) if len(output.shape) == 1 else name
-
-
-def _identity(name: str, output: str) -> Any:
-    from onnx import helper
-
-    return helper.make_node("Identity", [name], [output], name="answers")

@@ -29,6 +29,7 @@ class Graph:
         nodes, constants: of the graph.
         guards: (rows, 1) double tensors that are 0, or NaN in rows that the source model refuses.
         single: whether something computes in float32 (then answers agree up to float32 rounding only).
+        failures: steps of the source model that have no exact form, with the reason.
     """
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
@@ -38,6 +39,7 @@ class Graph:
         self.constants: list[Any] = []
         self.guards: list[str] = []
         self.single = False
+        self.failures: list[str] = []
         self._known: dict[tuple[str, tuple[int, ...], bytes], str] = {}
 
     def add(self, operator: str, inputs: Sequence[str], *, domain: str = "", **attributes: Any) -> str:
@@ -47,6 +49,16 @@ class Graph:
         name = self._free(f"{operator.lower()}_{len(self.nodes)}")
         self.nodes.append(helper.make_node(operator, list(inputs), [name], name=name, domain=domain, **attributes))
         return name
+
+    def fail(self, path: Sequence[str], step: Any, why: str) -> None:
+        """Record a step that cannot be converted exactly; ``path`` are the names of the steps that lead to it."""
+        kind = type(step).__name__
+        place = f"step {' > '.join(map(repr, path))} ({kind})" if path else f"the {kind}"
+        self.failures.append(f"{place}: {why}")
+
+    def concat(self, parts: Sequence[str]) -> str:
+        """Put tensors (rows, ...) side by side; one stays as it is."""
+        return parts[0] if len(parts) == 1 else self.add("Concat", parts, axis=1)
 
     def sigmoid(self, name: str, dtype: Any) -> str:
         """Add 1 / (1 + exp(-x)), exact in the tails, where onnxruntime's own operator is 0 (below about -37)."""

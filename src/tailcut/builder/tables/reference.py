@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from tailcut.builder.ensembles import is_booster
 from tailcut.common.tensors import NUMPY_OF, Arrays
 from tailcut.manifest import TensorSpec
 from tailcut.models.runtimes import lightgbm, sklearn
@@ -41,7 +41,7 @@ def column_names(model: Any, tensors: Sequence[TensorSpec]) -> list[str] | None:
     """
     if not is_booster(model):
         return sklearn.given_names(model, tensors)
-    if _is(model, "lightgbm", "Booster"):
+    if is_booster(model, "lightgbm"):
         return lightgbm.fitted_names(model, tensors)
     names: list[str] | None = model.feature_names
     return names
@@ -57,11 +57,6 @@ def column_order(model: Any, tensors: Sequence[TensorSpec]) -> list[int] | None:
     return None if names is None else order_of(names, tensors, _said(model))
 
 
-def is_booster(model: Any) -> bool:
-    """Say whether it is a booster of LightGBM or XGBoost, which takes one array whatever it was fitted on."""
-    return _is(model, "lightgbm", "Booster") or _is(model, "xgboost", "Booster")
-
-
 def array_dtype(model: Any, tensors: Sequence[TensorSpec]) -> np.dtype[Any]:
     """Return the dtype of the one array; object where there is text.
 
@@ -70,7 +65,7 @@ def array_dtype(model: Any, tensors: Sequence[TensorSpec]) -> np.dtype[Any]:
     """
     kinds = [NUMPY_OF[tensor.datatype] for tensor in tensors]
     found = np.result_type(*(np.float32 if kind in (np.bool_, np.float16) else kind for kind in kinds))
-    return np.dtype(np.float64) if _is(model, "lightgbm", "Booster") and found.kind in "iu" else found
+    return np.dtype(np.float64) if is_booster(model, "lightgbm") and found.kind in "iu" else found
 
 
 def tensor_columns(tensor: TensorSpec) -> list[str]:
@@ -80,8 +75,3 @@ def tensor_columns(tensor: TensorSpec) -> list[str]:
 
 def _said(model: Any) -> str:
     return f"the {type(model).__name__}"
-
-
-def _is(model: Any, package: str, *classes: str) -> bool:
-    module = sys.modules.get(package)
-    return module is not None and any(isinstance(model, getattr(module, name, ())) for name in classes)

@@ -112,7 +112,7 @@ def bins(graph: Graph, step: Any, table: ColumnTable, live: Live) -> ColumnTable
         else:
             parts.append(one_hot(graph, number, int(step.n_bins_[column])))
     kind = np.int64 if step.encode == "ordinal" else np.bool_
-    found = parts[0] if len(parts) == 1 else graph.add("Concat", parts, axis=1)
+    found = graph.concat(parts)
     out = live.out.dtype
     columns = table.width if step.encode == "ordinal" else int(sum(step.n_bins_))
     return one(graph.cast(found, kind, out), columns, out, table)

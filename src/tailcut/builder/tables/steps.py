@@ -6,15 +6,25 @@ The live steps run beside the graph on a few rows: what they give says which dty
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from tailcut.builder.tables import fallback, features, scalers
-from tailcut.builder.tables.columns import Block, ColumnTable, Unconvertible, guard, matrix, one, select, single_columns
-from tailcut.builder.tables.live import Live, dense, is_frame, is_nan, is_sparse, lost, names, width
+from tailcut.builder.tables.columns import (
+    Block,
+    ColumnTable,
+    Unconvertible,
+    guard,
+    matrix,
+    one,
+    select,
+    single_columns,
+    sklearn_kind,
+)
+from tailcut.builder.tables.live import Live, dense, is_frame, is_nan, is_sparse, names, table_of, width
 from tailcut.builder.tables.nodes import BOOL, DOMAIN, DOUBLE, FLOAT, TEXT, WHOLE, Graph
 from tailcut.builder.tables.scalers import one_hot
 from tailcut.common.tensors import Array
@@ -39,27 +49,19 @@ def one_hot_encoder(graph: Graph, step: Any, table: ColumnTable, live: Live) -> 
         where = np.where(rows.any(axis=1), rows.argmax(axis=1) if rows.shape[1] else 0, -1)
         position = _lookup(graph, block, step.categories_[place], where.astype(np.int64)[:, None], known)
         parts.append(one_hot(graph, position, widths[place]))
-    found = parts[0] if len(parts) == 1 else graph.add("Concat", parts, axis=1)
+    found = graph.concat(parts)
     dtype = live.out.dtype if hasattr(live.out, "dtype") else np.dtype(step.dtype)
     return one(graph.cast(found, np.bool_, dtype), int(starts[-1]), dtype, table)
 
 
-def ordinal_encoder(graph: Graph, step: Any, table: ColumnTable, live: Live) -> ColumnTable:
-    """OrdinalEncoder."""
-    return _values(graph, step, table, live, per_column=1)
-
-
-def target_encoder(graph: Graph, step: Any, table: ColumnTable, live: Live) -> ColumnTable:
-    """TargetEncoder."""
-    return _values(graph, step, table, live, per_column=len(step.classes_) if step.target_type_ == "multiclass" else 1)
-
-
-def _values(graph: Graph, step: Any, table: ColumnTable, live: Live, per_column: int) -> ColumnTable:
+def value_encoder(graph: Graph, step: Any, table: ColumnTable, live: Live) -> ColumnTable:
+    """OrdinalEncoder, or TargetEncoder: numbers for each category, of several classes one for each class."""
+    per_column = len(step.classes_) if getattr(step, "target_type_", "") == "multiclass" else 1
     parts = []
     for place, block in enumerate(_columns(graph, table)):
         rows, known = _asked(step, place, live, place * per_column, (place + 1) * per_column)
         parts.append(_lookup(graph, block, step.categories_[place], rows.astype(np.float64), known))
-    found = parts[0] if len(parts) == 1 else graph.add("Concat", parts, axis=1)
+    found = graph.concat(parts)
     dtype = live.out.dtype if hasattr(live.out, "dtype") else np.dtype(getattr(step, "dtype", np.float64))
     return one(graph.cast(found, DOUBLE, dtype), per_column * table.width, dtype, table)
 
@@ -102,17 +104,13 @@ def _transform(step: Any, place: int, values: Sequence[Any], live: Live) -> Arra
     else:
         kinds = {column.dtype for column in columns}
         given = np.stack([column.astype(TEXT if TEXT in kinds else np.result_type(*kinds)) for column in columns], 1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         return np.asarray(dense(step.transform(given)))
 
 
 def _column(values: Sequence[Any]) -> Array:
-    if any(isinstance(value, str) or value is None for value in values):
-        found = np.empty(len(values), object)
-        found[:] = list(values)
-        return found
-    return np.array(values)
+    has_text = any(isinstance(value, str) or value is None for value in values)
+    return np.array(values, dtype=object if has_text else None)
 
 
 def _unknown(categories: Sequence[Any]) -> Any:
@@ -290,8 +288,8 @@ _CONVERTERS: dict[str, Converter] = {
     "Binarizer": scalers.binarizer,
     "KBinsDiscretizer": scalers.bins,
     "OneHotEncoder": one_hot_encoder,
-    "OrdinalEncoder": ordinal_encoder,
-    "TargetEncoder": target_encoder,
+    "OrdinalEncoder": value_encoder,
+    "TargetEncoder": value_encoder,
     "FunctionTransformer": features.function,
     "PowerTransformer": features.power,
     "PolynomialFeatures": features.polynomial,
@@ -299,29 +297,12 @@ _CONVERTERS: dict[str, Converter] = {
 }
 
 
-@dataclass
-class Walk:
-    """A way through a model's steps; ``failures`` are those that have no exact form, with the reason."""
-
-    failures: list[str] = field(default_factory=list)
-
-    def fail(self, path: Sequence[str], step: Any, why: str) -> None:
-        """Record a step that cannot be converted exactly."""
-        place = (
-            f"step {' > '.join(repr(name) for name in path)} ({type(step).__name__})"
-            if path
-            else (f"the {type(step).__name__}")
-        )
-        self.failures.append(f"{place}: {why}")
-
-
 def transform(
-    walk: Walk, graph: Graph, step: Any, table: ColumnTable, given: Any, path: tuple[str, ...]
+    graph: Graph, step: Any, table: ColumnTable, given: Any, path: tuple[str, ...]
 ) -> tuple[ColumnTable, Any]:
-    """Add a fitted step.
+    """Add a fitted step; what cannot be converted is a failure of the graph.
 
     Args:
-        walk: takes what cannot be converted.
         graph: to add to.
         step: a transformer, "passthrough" or None.
         table: what it gets, in the graph.
@@ -333,25 +314,33 @@ def transform(
     """
     if step is None or isinstance(step, str):
         return table, given
-    kind = type(step).__name__ if type(step).__module__.startswith("sklearn.") else ""
+    kind = sklearn_kind(step)
     if kind == "Pipeline":
         for name, each in step.steps:
-            table, given = transform(walk, graph, each, table, given, (*path, name))
+            table, given = transform(graph, each, table, given, (*path, name))
         return table, given
-    if kind == "ColumnTransformer":
-        return _column_transformer(walk, graph, step, table, given, path)
-    if kind == "FeatureUnion":
-        return _union(walk, graph, step, table, given, path)
-    return _leaf(walk, graph, step, table, given, path)
+    with warnings.catch_warnings(action="ignore"):
+        out = step.transform(given)
+    try:
+        if kind == "ColumnTransformer":
+            made = _side_by_side(graph, step, _column_parts(graph, step, table, given, path), out)
+        elif kind == "FeatureUnion":
+            made = _side_by_side(graph, step, _union_parts(graph, step, table, given, path), out)
+        else:
+            made = converter_of(step)(graph, step, table, Live(given, out))
+        return as_live(graph, made, out), out
+    except Unconvertible as error:
+        graph.fail(path, step, str(error))
+        # The steps behind it are tried too.
+        return table_of(out, "lost")[0], out
 
 
 def converter_of(step: Any) -> Converter:
     """Return what converts a step; skl2onnx where tailcut does not."""
-    if not type(step).__module__.startswith("sklearn."):
-        return fallback.step
-    if type(step).__name__ in _CONVERTERS:
-        return _CONVERTERS[type(step).__name__]
-    return features.selected if hasattr(step, "get_support") else fallback.step
+    kind = sklearn_kind(step)
+    if kind in _CONVERTERS:
+        return _CONVERTERS[kind]
+    return features.selected if kind and hasattr(step, "get_support") else fallback.step
 
 
 def as_live(graph: Graph, made: ColumnTable, out: Any) -> ColumnTable:
@@ -388,24 +377,10 @@ def _typed_blocks(graph: Graph, made: ColumnTable, kinds: Sequence[Any]) -> list
     return found
 
 
-def _leaf(
-    walk: Walk, graph: Graph, step: Any, table: ColumnTable, given: Any, path: tuple[str, ...]
-) -> tuple[ColumnTable, Any]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        live = Live(given, step.transform(given))
-    try:
-        return as_live(graph, converter_of(step)(graph, step, table, live), live.out), live.out
-    except Unconvertible as error:
-        walk.fail(path, step, str(error))
-        return lost(live.out), live.out
-
-
-def _column_transformer(
-    walk: Walk, graph: Graph, step: Any, table: ColumnTable, given: Any, path: tuple[str, ...]
-) -> tuple[ColumnTable, Any]:
-    made, lives = [], []
-    weights = step.transformer_weights or {}
+def _column_parts(
+    graph: Graph, step: Any, table: ColumnTable, given: Any, path: tuple[str, ...]
+) -> Iterator[tuple[str, ColumnTable]]:
+    """Yield the parts of a ColumnTransformer by name."""
     for name, each, columns in step.transformers_:
         places = list(step._transformer_to_input_indices.get(name, ()))
         if (isinstance(each, str) and each == "drop") or not places:
@@ -413,60 +388,36 @@ def _column_transformer(
         if table.names is not None and hasattr(step, "feature_names_in_"):
             places = [table.names.index(str(step.feature_names_in_[place])) for place in places]
         flat = isinstance(columns, (str, int, np.integer)) and not isinstance(columns, bool)
+        where: Any = places[0] if flat else places
+        taken = given.iloc[:, where] if is_frame(given) else given[:, where]
         part = replace(select(graph, table, places), flat=flat)
-        found, live = transform(walk, graph, each, part, _taken(given, places, flat=flat), (*path, name))
-        made.append(_weighted(graph, replace(found, flat=False), weights.get(name)))
-        lives.append(live)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        out = step.transform(given)
-    return _stacked(walk, graph, step, made, out, path), out
+        found, _ = transform(graph, each, part, taken, (*path, name))
+        yield name, replace(found, flat=False)
 
 
-def _union(
-    walk: Walk, graph: Graph, step: Any, table: ColumnTable, given: Any, path: tuple[str, ...]
-) -> tuple[ColumnTable, Any]:
+def _union_parts(
+    graph: Graph, step: Any, table: ColumnTable, given: Any, path: tuple[str, ...]
+) -> Iterator[tuple[str, ColumnTable]]:
+    """Yield the parts of a FeatureUnion by name."""
+    for name, each in step.transformer_list:
+        if not (isinstance(each, str) and each == "drop"):
+            yield name, transform(graph, each, table, given, (*path, name))[0]
+
+
+def _side_by_side(graph: Graph, step: Any, parts: Iterable[tuple[str, ColumnTable]], out: Any) -> ColumnTable:
+    """Weigh parts and put them side by side, as np.hstack, SciPy or pandas do."""
     weights = step.transformer_weights or {}
-    made = [
-        _weighted(graph, transform(walk, graph, each, table, given, (*path, name))[0], weights.get(name))
-        for name, each in step.transformer_list
-        if not (isinstance(each, str) and each == "drop")
-    ]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        out = step.transform(given)
-    return _stacked(walk, graph, step, made, out, path), out
-
-
-def _weighted(graph: Graph, table: ColumnTable, weight: Any) -> ColumnTable:
-    if weight is None:
-        return table
-    dtype = table.dtype if table.dtype.kind == "f" else DOUBLE
-    name = graph.add("Mul", [matrix(graph, table, dtype), graph.constant(weight, dtype)])
-    return replace(table, blocks=(Block(name, table.width, dtype),))
-
-
-def _stacked(
-    walk: Walk, graph: Graph, step: Any, made: Sequence[ColumnTable], out: Any, path: tuple[str, ...]
-) -> ColumnTable:
-    """Put parts side by side, as np.hstack, SciPy or pandas do."""
     blocks: list[Block] = []
-    for part in made:
-        # An array comes from each part first, of the part's own dtype.
-        if not part.text and not part.mixed and not is_frame(out) and part.dtype != TEXT and part.blocks:
+    loose = False
+    for name, part in parts:
+        loose |= part.loose
+        if (weight := weights.get(name)) is not None:
+            dtype = part.dtype if part.dtype.kind == "f" else DOUBLE
+            weighted = graph.add("Mul", [matrix(graph, part, dtype), graph.constant(weight, dtype)])
+            blocks.append(Block(weighted, part.width, dtype))
+        elif part.blocks and not is_frame(out) and part.dtype != TEXT:
+            # An array comes from each part first, of the part's own dtype.
             blocks.append(Block(matrix(graph, part, part.dtype), part.width, part.dtype))
         else:
             blocks += part.blocks
-    table = ColumnTable(tuple(blocks), loose=any(part.loose for part in made))
-    try:
-        return as_live(graph, table, out)
-    except Unconvertible as error:
-        walk.fail(path, step, str(error))
-        return lost(out)
-
-
-def _taken(given: Any, places: Sequence[int], *, flat: bool) -> Any:
-    where: Any = places[0] if flat else list(places)
-    if is_frame(given):
-        return given.iloc[:, where]
-    return given[:, where]
+    return ColumnTable(tuple(blocks), loose=loose)

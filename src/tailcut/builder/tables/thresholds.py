@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 
 from tailcut.builder import ensembles
-from tailcut.builder.ensembles.base import Bools, Doubles, Ensemble, Ints, Tree, down
+from tailcut.builder.bounds.trials import sample
+from tailcut.builder.ensembles.base import Ensemble, Ints, Tree, down
 from tailcut.builder.tables import estimators
 from tailcut.builder.tables.columns import Block, ColumnTable, takes_nan
 from tailcut.builder.tables.comparing import wrong_rows
 from tailcut.builder.tables.live import is_frame, is_sparse
 from tailcut.builder.tables.nodes import DOUBLE, FLOAT, Graph, model_of, run, value_info
 from tailcut.builder.tables.reference import as_given, column_order, tensor_columns
-from tailcut.builder.tables.steps import Walk
-from tailcut.common.tensors import NUMPY_OF, Array, Arrays
+from tailcut.common.tensors import NUMPY_OF, Array, Arrays, Bools, Doubles
 from tailcut.errors import BuildError
 from tailcut.manifest import TensorSpec
 
@@ -62,8 +62,7 @@ def compare(
     if end is model:
         return {**found, "thresholds": _direct(end, trees, tensors, background, expected, given, single)}
     rows: Any = as_given(model, tensors)(background)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         for step in before:
             rows = rows if step is None or isinstance(step, str) else step.transform(rows)
     if is_sparse(rows) and not type(end).__module__.startswith("xgboost"):
@@ -82,9 +81,16 @@ def _direct(
     given: Run,
     single: bool,
 ) -> dict[str, Any]:
-    integral, nan = _columns(tensors, takes_nan(model))
+    widths = [len(tensor_columns(tensor)) for tensor in tensors]
+    floats = np.array([tensor.datatype.startswith("FP") for tensor in tensors])
+    integral = np.repeat(~floats, widths)
+    nan = np.repeat(floats & [takes_nan(model) and tensor.allow_nan for tensor in tensors], widths)
     side = np.concatenate(
-        [background[tensor.name].reshape(-1, len(tensor_columns(tensor))).astype(np.float64) for tensor in tensors], 1
+        [
+            background[tensor.name].reshape(-1, size).astype(np.float64)
+            for tensor, size in zip(tensors, widths, strict=True)
+        ],
+        axis=1,
     )
     order = column_order(model, tensors)
     places = np.arange(side.shape[1]) if order is None else np.array(order)
@@ -93,7 +99,7 @@ def _direct(
     made = probes(trees, side[:, places], integral[places], nan=nan[places], dtype=dtype)
     if not len(made.rows):
         return {"splits": made.splits, "rows": 0, "wrong": 0}
-    inputs = split(made.rows[:, np.argsort(places)], tensors)
+    inputs = _split(made.rows[:, np.argsort(places)], tensors, widths)
     return _judged(made, trees, expected(inputs), given(inputs), single=single)
 
 
@@ -108,13 +114,12 @@ def _behind_steps(last: Any, trees: Ensemble, rows: Any, output: TensorSpec) -> 
     matrix = made.rows.astype(rows.dtype)
     graph = Graph()
     table = ColumnTable((Block("given", rows.shape[1], rows.dtype),))
-    answer = estimators.answer(Walk(), graph, last, table, matrix, double=output.datatype == "FP64")
+    answer = estimators.answer(graph, last, table, matrix, double=output.datatype == "FP64")
     assert answer is not None
     end = graph.add("Identity", [answer.name])
     inputs = [value_info("given", rows.dtype, [-1, rows.shape[1]])]
     other = run(model_of(graph, inputs, [value_info(end, answer.dtype, [-1, answer.columns])]), {"given": matrix})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         source = np.asarray(last.predict_proba(matrix) if hasattr(last, "predict_proba") else last.predict(matrix))
     if source.ndim == 2 and source.shape[1] == 2 and answer.columns == 1:
         source = source[:, 1]
@@ -124,47 +129,30 @@ def _behind_steps(last: Any, trees: Ensemble, rows: Any, output: TensorSpec) -> 
 def _judged(made: Probes, trees: Ensemble, source: Array, other: Array, *, single: bool) -> dict[str, Any]:
     wrong, worst = wrong_rows(source, other, single=single)
     if wrong.any():
-        raise BuildError(_said(made, wrong, worst, trees), hint="serve the source variant; and please report the model")
+        first = int(np.flatnonzero(wrong)[0])
+        tree, node, feature = int(made.tree[first]), int(made.node[first]), int(made.feature[first])
+        value, threshold = float(made.rows[first, feature]), float(trees.trees[tree].threshold[node])
+        raise BuildError(
+            f"{int(wrong.sum())} of {len(wrong)} rows at the trees' thresholds get other answers than from the source "
+            f"model, by up to {worst:.3g}; the first: column {feature} = {value!r} at threshold {threshold!r} "
+            f"(tree {tree})",
+            hint="serve the source variant; and please report the model",
+        )
     return {"splits": made.splits, "looked_at": made.looked, "rows": len(made.rows), "wrong": 0, "max_abs": worst}
 
 
-def _said(made: Probes, wrong: Bools, worst: float, trees: Ensemble) -> str:
-    first = int(np.flatnonzero(wrong)[0])
-    tree, node = int(made.tree[first]), int(made.node[first])
-    value, threshold = float(made.rows[first, made.feature[first]]), float(trees.trees[tree].threshold[node])
-    return (
-        f"{int(wrong.sum())} of {len(wrong)} rows at the trees' thresholds get other answers than from the source "
-        f"model, by up to {worst:.3g}; the first: column {int(made.feature[first])} = "
-        f"{value!r} at threshold {threshold!r} (tree {tree})"
-    )
-
-
-def _columns(tensors: Sequence[TensorSpec], takes_nan: bool) -> tuple[Bools, Bools]:
-    """Return which columns hold whole numbers only, and which may be NaN."""
-    integral: list[bool] = []
-    nan: list[bool] = []
-    for tensor in tensors:
-        width = len(tensor_columns(tensor))
-        integral += [not tensor.datatype.startswith("FP")] * width
-        nan += [takes_nan and tensor.allow_nan and tensor.datatype.startswith("FP")] * width
-    return np.array(integral), np.array(nan)
-
-
-def split(rows: Doubles, tensors: Sequence[TensorSpec]) -> Arrays:
+def _split(rows: Doubles, tensors: Sequence[TensorSpec], widths: Sequence[int]) -> Arrays:
     """Cut a matrix into the input tensors that stand side by side; whole numbers stay within their datatype."""
     found: Arrays = {}
-    at = 0
-    for tensor in tensors:
-        width = len(tensor_columns(tensor))
+    for tensor, given in zip(tensors, np.split(rows, np.cumsum(widths)[:-1], axis=1), strict=True):
         dtype: Any = NUMPY_OF[tensor.datatype]
-        part = rows[:, at : at + width]
+        part: Any = given
         if dtype.kind in "iu":
             limits = np.iinfo(dtype)
             # The greatest double below 2^63, which is no int64.
             part = np.clip(part, limits.min, np.nextafter(float(limits.max), 0) if dtype.itemsize == 8 else limits.max)
         part = part.astype(dtype)
         found[tensor.name] = np.ascontiguousarray(part if len(tensor.shape) == 2 else part[:, 0])
-        at += width
     return found
 
 
@@ -175,7 +163,7 @@ def split(rows: Doubles, tensors: Sequence[TensorSpec]) -> Arrays:
 # Rows of a holdout seldom lie on a threshold, and never on most of them; production rows do (counts, rounded prices).
 
 MOST_SPLITS = 4000
-"""Splits that are looked at; of larger ensembles a seeded sample."""
+"""Splits that are looked at; of larger ensembles as many at even distances."""
 
 
 @dataclass(frozen=True)
@@ -242,15 +230,13 @@ def probes(
         integral: (features,) columns that hold whole numbers only.
         nan: (features,) columns that may be NaN: such splits get a NaN probe as well.
         dtype: of the matrix that the library is given, np.float32 or np.float64.
-        seed: of the sample.
+        seed: of the draw of rows.
     """
     rng = np.random.default_rng(seed)
     compared = np.float32 if ensemble.rounds or dtype is np.float32 else np.float64
     numbers = _Numbers(dtype, compared, ensemble.less, integral, nan)
     every = [(number, int(node)) for number, tree in enumerate(ensemble.trees) for node in tree.splits]
-    chosen = every
-    if len(every) > MOST_SPLITS:
-        chosen = [every[place] for place in sorted(rng.choice(len(every), MOST_SPLITS, replace=False))]
+    chosen = [every[place] for place in sample(len(every), MOST_SPLITS)]
     rows, where = [], []
     parents = {number: _parents(ensemble.trees[number]) for number in {number for number, _ in chosen}}
     for number, node in chosen:

@@ -117,7 +117,7 @@ class PostgresSource(QueriedSource[PostgresDatabase]):
         refused: Exception | None = None
         for tried in (UNCOMPARED, BIGINT, DOUBLE):
             types = tuple(tried if kind == ANY else kind for kind in known)
-            text = query.behind(keys_relation(group.key, types))
+            text = query.behind(postgres_keys(group.key, [_SQL_OF[kind.name] for kind in types]))
             try:
                 found = await self._database.describe(text)
             except asyncpg.PostgresError as error:
@@ -213,11 +213,6 @@ SELECT found.name FROM (
     FROM (SELECT 1) one LEFT JOIN (SELECT {0} FROM (\n{1}\n) whole LIMIT 0) result ON true
 ) found JOIN pg_collation ON pg_collation.oid = found.name::regcollation WHERE NOT collisdeterministic
 """
-
-
-def keys_relation(columns: Sequence[str], types: Sequence[KeyType]) -> str:
-    """The ``keys`` relation for keys of these types."""
-    return postgres_keys(columns, [_SQL_OF[kind.name] for kind in types])
 
 
 def parameters(kind: KeyType, values: Sequence[Any]) -> list[Any]:

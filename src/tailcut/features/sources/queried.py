@@ -85,22 +85,6 @@ class QueriedSource(ABC, Generic[Database]):
         if self._group.query is None:
             self.key_types = types
 
-    @abstractmethod
-    async def check(self) -> None:
-        """Find the columns of the queries and the types of the key.
-
-        Raises:
-            StartError: a query is wrong or misses a column.
-        """
-
-    @abstractmethod
-    async def fetch(self, keys: Sequence[Key], context: SourceContext) -> list[Answer]:
-        """Answer for every key, in order.
-
-        Raises:
-            SourceError: no answer for any of them.
-        """
-
     async def fetch_all(self, context: SourceContext) -> list[tuple[Key, Values]]:
         """Read the whole table.
 

@@ -11,7 +11,6 @@ from tailcut.errors import StartError
 
 Dialect = Literal["postgresql", "sqlite"]
 
-PARAMETERS = ("now", "tenant")
 _POSTGRES_TYPES = {"now": "double precision", "tenant": "text"}
 
 # What must be left alone comes first: text, quoted names, comments, dollar quotes, casts. Then what is ours.
@@ -66,9 +65,15 @@ def compile_query(sql: str, dialect: Dialect, first_parameter: int, where: str) 
         if match["skip"]:
             return match[0]
         if match["positional"]:
-            return _positional(match, dialect, where)
+            # `?` is a JSON operator in PostgreSQL.
+            if dialect == "postgresql" and match[0].startswith("?"):
+                return match[0]
+            raise StartError(
+                f"{where} uses the numbered parameter {match[0]}, which has no value",
+                hint="write :now or :tenant; keys come from the relation `keys`",
+            )
         name = match["name"]
-        if name not in PARAMETERS:
+        if name not in _POSTGRES_TYPES:
             raise StartError(
                 f"{where} uses the parameter :{name}, which does not exist",
                 hint="the parameters are :now and :tenant; keys come from the relation `keys`",
@@ -125,13 +130,3 @@ def selected(inner: str, columns: Sequence[str]) -> str:
     """A query for these columns of another, found by name whenever it is parsed."""
     wanted = ", ".join(f"tailcut.{quoted([column])}" for column in columns)
     return f"SELECT {wanted} FROM (\n{inner}\n) AS tailcut"
-
-
-def _positional(match: re.Match[str], dialect: Dialect, where: str) -> str:
-    # `?` is a JSON operator in PostgreSQL.
-    if dialect == "postgresql" and match[0].startswith("?"):
-        return match[0]
-    raise StartError(
-        f"{where} uses the numbered parameter {match[0]}, which has no value",
-        hint="write :now or :tenant; keys come from the relation `keys`",
-    )

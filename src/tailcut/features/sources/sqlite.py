@@ -17,8 +17,8 @@ import asyncio
 import os
 import re
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 from urllib.parse import quote
 
@@ -225,33 +225,36 @@ class SqliteSource(QueriedSource[SqliteDatabase]):
 
 
 def _existing(path: str) -> str:
+    path = os.path.abspath(path)
     if not os.path.isfile(path):
-        raise StartError(
-            f"features.database: there is no file {os.path.abspath(path)}", hint="create it, or correct the path"
-        )
-    return os.path.abspath(path)
+        raise StartError(f"features.database: there is no file {path}", hint="create it, or correct the path")
+    return path
 
 
 # -- The type of each key --
 
 
 _PARAMETER = re.compile(r"\?\d+")
+_TYPES = (
+    ("INT", BIGINT),
+    ("CHAR", TEXT),
+    ("CLOB", TEXT),
+    ("TEXT", TEXT),
+    ("BLOB", MIXED),
+    ("REAL", DOUBLE),
+    ("FLOA", DOUBLE),
+    ("DOUB", DOUBLE),
+    ("BOOL", BOOLEAN),
+    ("NUM", NUMERIC),
+    ("DEC", NUMERIC),
+)
+"""Types by a part of the declared one, in the order of SQLite's rules."""
 
 
 def type_of_declared(declared: str) -> KeyType:
     """Type of keys in a column, by its declared type."""
     name = declared.upper()
-    if "INT" in name:
-        return BIGINT
-    if "CHAR" in name or "CLOB" in name or "TEXT" in name:
-        return TEXT
-    if "BLOB" in name or not name:
-        return MIXED
-    if "REAL" in name or "FLOA" in name or "DOUB" in name:
-        return DOUBLE
-    if "BOOL" in name:
-        return BOOLEAN
-    return NUMERIC if "NUM" in name or "DEC" in name else NUMERIC_OR_TEXT
+    return next((kind for part, kind in _TYPES if part in name), NUMERIC_OR_TEXT) if name else MIXED
 
 
 def key_types(path: str, text: str, values: Sequence[Any], key: Sequence[str], sql: str = "") -> tuple[KeyType, ...]:
@@ -350,7 +353,5 @@ def check_equality(path: str, group: GroupQueries, values: Sequence[Any]) -> Non
                 raise group.unequal_text(name, "has another collation than BINARY", f"lower({name})")
 
 
-@contextmanager
-def _opened(path: str) -> Iterator[sqlite3.Connection]:
-    with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as connection:
-        yield connection
+def _opened(path: str) -> closing[sqlite3.Connection]:
+    return closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True))

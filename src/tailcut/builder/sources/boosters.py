@@ -1,18 +1,17 @@
-"""Source "lightgbm": a Booster or an LGBM* estimator, kept as LightGBM's own text; reading it runs no code."""
+"""Sources "lightgbm" and "xgboost": a Booster or an estimator, kept in its library's format, which holds no code."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tailcut.builder import ensembles
 from tailcut.builder.recipes.base import Result
 from tailcut.builder.sources import _tables
-from tailcut.builder.sources._categories import check_categories
-from tailcut.builder.sources.base import SourceWork
+from tailcut.builder.sources.base import SourceKind, SourceWork
 from tailcut.common.tensors import NUMPY_OF
 from tailcut.errors import BuildError
 from tailcut.manifest import TensorSpec
@@ -21,39 +20,39 @@ _EXACT = 2**24
 """Whole numbers up to this one are exact in float32."""
 
 
-class LightGBMSource:
-    """A callable that gives a lightgbm.Booster or a fitted LGBM* estimator."""
+class BoosterSource(SourceKind):
+    """A callable that gives a Booster or a fitted estimator of one library."""
 
-    kind = "lightgbm"
-    variant = "lightgbm"
-    runtime = "lightgbm"
-    suffix = ".txt"
+    def __init__(self, library: str, suffix: str) -> None:
+        self.kind = self.variant = self.runtime = library
+        self.suffix = suffix
 
     def matches(self, model: Any, path: Path | None) -> bool:
-        """By its class; whoever has one has imported lightgbm."""
-        lightgbm = sys.modules.get("lightgbm")
-        return lightgbm is not None and isinstance(model, (lightgbm.Booster, lightgbm.LGBMModel))
+        """By its class."""
+        return ensembles.library_of(model) == self.kind
 
     def trees(self, model: Any) -> bool:
-        """Always."""
+        """Always: a linear booster is refused."""
         return True
 
     def make(self, work: SourceWork, artifact: Path) -> Result:
-        """Write the text model: the trees that it predicts with (early stopping's best iteration) and no others.
+        """Write the model: the trees that it predicts with (early stopping's best iteration) and no others.
 
         Raises:
-            BuildError: not fitted, categories that are numbers (see ``check_categories``), or other tensors than the
-                manifest's.
+            BuildError: not fitted, categories that are numbers (see ``check_categories``), values other than NaN that
+                count as missing, or other tensors than the manifest's.
         """
-        from tailcut.builder.ensembles import lightgbm as trees
-
         _tables.check_fitted(work.model)
-        check_categories(work.model)
-        booster = trees.booster_of(work.model)
-        _refuse_rounded(booster, work.manifest.deployment.model.inputs)
-        booster.save_model(str(artifact))
-        size = {"trees": booster.num_trees()}
-        return _tables.booster_result(work, self.runtime, artifact, size, binary=trees.is_binary(booster))
+        _tables.check_categories(work.model)
+        library = ensembles.library(self.kind)
+        booster = library.booster_of(work.model)
+        if self.kind == "lightgbm":
+            _refuse_rounded(booster, work.manifest.deployment.model.inputs)
+        size = library.save(booster, artifact)
+        classes = _tables.classes(work.model)
+        # Of two classes a booster itself may give the probability of one.
+        settings = {"classes": True} if classes or library.is_binary(booster) else {}
+        return Result({**size, "classes": classes}, settings)
 
 
 def _refuse_rounded(booster: Any, tensors: Sequence[TensorSpec]) -> None:
