@@ -111,7 +111,7 @@ def spoil() -> None:
 def _from_slow(spec: Any) -> Any:
     from msgspec.structs import replace
 
-    slow = classifier(Path(spec.folder) / "slow.onnx", burnt=16)
+    slow = classifier(Path(spec.folder) / "slow.onnx", burnt=96)
     return replace(spec, made=[replace(each, path=str(slow)) if each.name == spec.base else each for each in spec.made])
 
 
