@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tailcut.common.fingerprint import Machine
 from tailcut.manifest import TensorSpec
-from tailcut.registry import NewVariant, Registry, Version
+from tailcut.registry import NewVariant, Registry, VariantEvidence, Version, VersionEvidence
 
 X = (TensorSpec(name="x", shape=(-1, 4)),)
 Y = (TensorSpec(name="y"),)
@@ -36,7 +36,7 @@ def add(
     for name, file in files.items():
         file.write_bytes(name.encode() + content)
     variants = [
-        NewVariant("torch", "torch", files["torch"], evidence={"metrics": {"auc": 0.75}}),
+        NewVariant("torch", "torch", files["torch"], evidence=VariantEvidence(metrics={"auc": 0.75})),
         NewVariant("onnx", "onnxruntime", files["onnx"], base=True),
         NewVariant("int8", "onnxruntime", files["int8"], refused=refused, settings={"threads": len(content)}),
         NewVariant("fp16", "onnxruntime", None, refused="not here: no CUDA device"),
@@ -47,6 +47,6 @@ def add(
         inputs=X,
         outputs=Y,
         variants=variants,
-        evidence={"seed": 1},
+        evidence=VersionEvidence(versions={"onnx": "1.18"}),
         **more,  # type: ignore[arg-type]
     )

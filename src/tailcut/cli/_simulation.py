@@ -18,7 +18,6 @@ from tailcut.errors import LoadTestError
 from tailcut.load.arrivals import Kind, bursts_ns, offsets_ns, steady, trace_ns
 from tailcut.load.replay import Replay, is_replay, read_arrivals
 from tailcut.manifest import Batching, Deployment, Manifest, Slo
-from tailcut.models.runtimes.tuning import tuned_points, tuned_spread
 from tailcut.scheduler.batching_delay import Window
 from tailcut.scheduler.cost import LatencyLearner
 from tailcut.scheduler.simulation import Scenario, SimulatedOutcomes, noisy, simulate
@@ -179,13 +178,12 @@ def known_cost(manifest: Manifest | None, given: Mapping[int, float]) -> Measure
         return MeasuredCost(dict(given), "--cost")
     if manifest is None:
         raise LoadTestError("the duration of a batch is unknown: there is no manifest here", hint=_WAY_OUT)
-    from tailcut.models.row_coupling import rows_alone, with_row_coupling
+    from tailcut.registry.evidence import Tuning
     from tailcut.serving.deployment_loader import find_variant
 
-    variant = with_row_coupling(find_variant(manifest))
-    evidence = variant.evidence
-    bare = {int(rows): median(ms) * 1e6 for rows, ms in evidence.get("bare_ms", {}).items()}
-    points = tuned_points(evidence) or bare
+    variant = find_variant(manifest)
+    evidence, tuning = variant.evidence, variant.evidence.tuning or Tuning()
+    points = tuning.points or {rows: median(ms) * 1e6 for rows, ms in evidence.bare_ms.items()}
     if not points:
         raise LoadTestError(f"variant {variant.name!r} has no timings in its evidence", hint=_WAY_OUT)
     if variant.trust.level != "trusted":
@@ -193,7 +191,7 @@ def known_cost(manifest: Manifest | None, given: Mapping[int, float]) -> Measure
             f"the timings of variant {variant.name!r} do not hold on this machine: {variant.trust.reason}",
             hint=_WAY_OUT,
         )
-    return MeasuredCost(points, f"evidence of variant {variant.name}", tuned_spread(evidence), rows_alone(variant))
+    return MeasuredCost(points, f"evidence of variant {variant.name}", tuning.spread, evidence.rows_alone)
 
 
 def missing(deployment: Deployment | None, request_us: float) -> str:

@@ -87,7 +87,8 @@ def build(
         )
     _write_reports(version, promotion, json, html)
     _print(version, promotion)
-    fails = subject.manifest.deployment.build.rounds and not version.evidence["choice"]["meets_slo"]
+    choice = version.evidence.choice
+    fails = subject.manifest.deployment.build.rounds and choice is not None and not choice.meets_slo
     raise typer.Exit(ExitCode.FAILED if fails else ExitCode.OK)
 
 
@@ -148,8 +149,9 @@ def _print(version: Version, promotion: Promotion) -> None:
     from tailcut.report.document import aligned
 
     write(aligned(variants_table(version, promotion)))
-    chosen = f"chosen: {version.evidence['choice']['why']}"
-    for line in (*refusals(version), *live_code_lines(version), *summary(version), chosen):
+    choice = version.evidence.choice
+    chosen = [] if choice is None else [f"chosen: {choice.why}"]
+    for line in (*refusals(version), *live_code_lines(version), *summary(version), *chosen):
         write(line)
     note(f"promoted {promotion.variant!r} of {version.model} version {version.id}; next: tailcut serve")
 

@@ -18,9 +18,9 @@ from tailcut.errors import ArtifactError, ManifestError, NotServable
 from tailcut.manifest import Manifest
 from tailcut.manifest.answer_settings import other_settings
 from tailcut.registry import Promotion, Registry, Version, read_machine
-from tailcut.registry.checking import Trial
-from tailcut.registry.code import ARCHIVE, Check, code_of, nothing
+from tailcut.registry.checking import Check, Trial, nothing
 from tailcut.registry.exporting import export as export_variant
+from tailcut.registry.records import ARCHIVE
 from tailcut.report.builds.figures import refusals, size, variants_table
 from tailcut.report.document import aligned
 
@@ -287,7 +287,7 @@ def code_check(
 
     def check(version: Version, variant: str) -> None:
         if version.model != loaded.deployment.name:
-            if code_of(version) is not None:
+            if version.evidence.code is not None:
                 raise ArtifactError(
                     f"variant {variant!r} of version {version.id} was built with the code of model {version.model!r}, "
                     f"but the manifest in {loaded.directory} is of {loaded.deployment.name!r}",
@@ -356,7 +356,7 @@ def write_out(registry: Registry, version: Version, folder: Path, *, force: bool
 def _lacks(manifest: Manifest, version: Version, variants: list[str]) -> tuple[str, ...]:
     from tailcut.code.files import lacks
 
-    code = code_of(version)
+    code = version.evidence.code
     if code is None:
         return ()
     live = any(version.variants[name].runtime in LIVE for name in variants)

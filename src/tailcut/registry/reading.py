@@ -11,7 +11,6 @@ from tailcut.common.fingerprint import Machine, Trust
 from tailcut.errors import ArtifactError, NotInRegistry
 from tailcut.manifest import Manifest
 from tailcut.registry import checking
-from tailcut.registry.code import code_of
 from tailcut.registry.diff import Diff, diff_versions
 from tailcut.registry.documents import (
     POINTER,
@@ -220,11 +219,11 @@ class RegistryReader:
             trust=trust or self.trust(record, name),
             parts={part: self._part(record, what, part, sha) for part, sha in found.parts.items()},
             part_runtimes=tuple(record.variants[part].runtime for part in found.parts),
-            bounds=checking.bounds_of(record),
-            code=code_of(record),
+            bounds=record.evidence.bounds,
+            code=record.evidence.code,
             files=record.files,
             manifest=record.manifest,
-            feature_models=record.evidence.get("feature_models", {}),
+            feature_models=record.evidence.feature_models,
         )
 
     def _part(self, record: Version, what: str, part: str, sha: str) -> Path:

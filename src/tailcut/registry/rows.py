@@ -90,7 +90,7 @@ class KeptRows:
 
 
 def kept_rows(registry: RegistryReader, of: Version | Variant) -> KeptRows | None:
-    """Return the rows that a version keeps; None where it keeps none (``holdout.keep = 0``, and older builds).
+    """Return the rows that a version keeps; None where it keeps none (``holdout.keep = 0``).
 
     Args:
         of: the version, or a variant of it.

@@ -17,14 +17,13 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from tailcut.code.digest import Code, identity
+from tailcut.code.digest import identity
 from tailcut.common.fingerprint import Machine, keys_of, uses_gpu
 from tailcut.common.redaction import tree_without_secrets
 from tailcut.errors import ArtifactError, NotServable
 from tailcut.manifest import TensorSpec
 from tailcut.registry import checking, collect
-from tailcut.registry.checking import Trial
-from tailcut.registry.code import Check, nothing, written
+from tailcut.registry.checking import Check, Trial, nothing
 from tailcut.registry.documents import (
     POINTER,
     blob_path,
@@ -36,9 +35,10 @@ from tailcut.registry.documents import (
     write_header,
     write_version,
 )
+from tailcut.registry.evidence import VersionEvidence
 from tailcut.registry.history import promoted, rolled_back
 from tailcut.registry.reading import RegistryReader
-from tailcut.registry.records import SCHEMA, KeptFile, Move, NewVariant, Promotion, VariantRecord, Version, version_id
+from tailcut.registry.records import KeptFile, Move, NewVariant, Promotion, VariantRecord, Version, version_id
 from tailcut.registry.storage import Batch, Storage
 from tailcut.system.atomic_files import digest
 from tailcut.system.clock import now
@@ -128,11 +128,10 @@ class Registry(Verifier):
         inputs: Sequence[TensorSpec],
         outputs: Sequence[TensorSpec],
         variants: Sequence[NewVariant],
-        evidence: Mapping[str, Any] | None = None,
+        evidence: VersionEvidence | None = None,
         manifest: Mapping[str, Any] | None = None,
         origins: Mapping[Path, str] | None = None,
         files: Mapping[str, Path] | None = None,
-        code: Code | None = None,
     ) -> Version:
         """Store artifacts and the record of one build.
 
@@ -144,11 +143,10 @@ class Registry(Verifier):
             source: name of the variant that all others are judged against.
             inputs, outputs: tensors of the model.
             variants: all that were tried.
-            evidence: of the build as a whole.
+            evidence: of the build as a whole, with the user's code.
             manifest: the deployment as plain values; passwords in addresses are left out.
             origins: files that the source model came from, with the SHA-256 that each had when the build began.
             files: what is kept beside the artifacts, by what it is: see ``file``.
-            code: the user's code that it was built with.
 
         Raises:
             ArtifactError: an artifact is missing, a pair's part is no variant of the version, an origin changed
@@ -156,6 +154,8 @@ class Registry(Verifier):
         """
         records = {each.name: record_of(each, self.machine, source=each.name == source) for each in variants}
         check_parts(records)
+        evidence = evidence or VersionEvidence()
+        code = evidence.code
         told = identity(code) if code is not None and (code.modules or code.data) else ""
         version = Version(
             model=model,
@@ -166,7 +166,7 @@ class Registry(Verifier):
             inputs=tuple(inputs),
             outputs=tuple(outputs),
             variants=records,
-            evidence={**(evidence or {}), **written(code)},
+            evidence=evidence,
             manifest=dict(manifest or {}),
             origins={str(path): sha for path, sha in (origins or {}).items()},
             files={name: kept_file(path) for name, path in (files or {}).items()},
@@ -277,12 +277,9 @@ class Registry(Verifier):
                     f"version {record.id} of model {model!r} is promoted ({promotion.variant!r} is served)",
                     hint="promote another version first, or roll back",
                 )
-            retired = replace(record, schema=SCHEMA, retired=record.retired or now())
+            retired = replace(record, retired=record.retired or now())
             with self._storage.adding(), self._storage.batch() as batch:
-                if record.evidence_sha256:
-                    write_header(batch, retired)
-                else:
-                    retired = write_version(batch, retired)
+                write_header(batch, retired)
                 batch.commit()
         return retired
 
@@ -458,7 +455,7 @@ def record_of(variant: NewVariant, machine: Machine, *, source: bool) -> Variant
         sha256=sha,
         size_bytes=size_bytes,
         refused=variant.refused,
-        evidence=dict(variant.evidence),
+        evidence=variant.evidence,
         settings=dict(variant.settings),
         state="passed" if sha and not variant.refused else "candidate",
         base=bool(sha) and (source or variant.base),

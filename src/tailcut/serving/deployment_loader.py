@@ -19,8 +19,8 @@ from tailcut.models.deployment_version import is_live, opening_references, versi
 from tailcut.models.dispatch.dispatcher import Dispatcher
 from tailcut.models.dispatch.scheduler_factory import make_dispatcher
 from tailcut.models.pool import Pool
-from tailcut.models.row_coupling import rows_alone
 from tailcut.models.runtimes.base import StreamingRuntime
+from tailcut.models.runtimes.row_coupling import coupling_operators
 from tailcut.models.shed_errors import unavailable
 from tailcut.models.value_limits import PathLimits
 from tailcut.models.variant_loader import Warm, artifact_bytes, held_bytes, open_variant
@@ -33,7 +33,7 @@ from tailcut.pipeline.row_transform import RowTransform
 from tailcut.pipeline.served_variant import ServedVariant
 from tailcut.pipeline.stages.features import open_features
 from tailcut.pipeline.streaming import streaming_of
-from tailcut.registry import Registry, Variant
+from tailcut.registry import Registry, Variant, VariantEvidence
 from tailcut.scheduler.core_budget import CoreBudget
 from tailcut.scheduler.pool_scaling import ScalingLimits, Wear
 from tailcut.serving.host_state import HostState
@@ -82,6 +82,7 @@ def find_variant(manifest: Manifest) -> Variant:
         inputs=deployment.model.inputs,
         outputs=deployment.model.outputs,
         version="source",
+        evidence=VariantEvidence(rows_alone=bool(coupling_operators([path]))),  # no build has looked
     )
 
 
@@ -288,7 +289,7 @@ def _served(
         limits=limits,
         input_specs=transform.specs,
         outputs=outputs,
-        rows_alone=rows_alone(variant),
+        rows_alone=variant.evidence.rows_alone,
         needs_entities=warm.drift is not None,
     )
 

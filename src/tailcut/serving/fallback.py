@@ -15,7 +15,7 @@ from tailcut.models.deployment_version import is_live, opening_references
 from tailcut.models.variant_loader import Warm, close_warm, open_variant
 from tailcut.models.warm_up import BRIEF
 from tailcut.observe.sample import Sample, gauge
-from tailcut.registry import Registry, Variant, quality_refusal
+from tailcut.registry import Registry, Variant
 from tailcut.serving.deployment_loader import Opened, StandIn, open_beside
 from tailcut.serving.variant_checks import FORCED, refuse_other_model, refuse_other_tensors, tell_code
 
@@ -167,7 +167,7 @@ class Fallbacks:
         deployment = self._engine.deployment
         registry = Registry.of(self._engine.manifest)
         variant: Variant = registry.variant(deployment.name, name, served.version)
-        if (why := quality_refusal(variant)) and not deployment.serve.force:
+        if (why := variant.evidence.quality_refusal) and not deployment.serve.force:
             raise ArtifactError(
                 f"variant {name!r} was refused by the quality gate: {why}",
                 hint="name a variant in serve.fallback that passed the gate (`tailcut registry show`), or set "

@@ -18,7 +18,7 @@ from tailcut.models.background_loading import close_later, in_background
 from tailcut.models.deployment_version import is_live
 from tailcut.models.variant_loader import close_warm
 from tailcut.models.warm_up import BRIEF
-from tailcut.registry import Registry, Variant, Version, quality_refusal, state_of
+from tailcut.registry import Registry, Variant, Version, state_of
 from tailcut.registry.records import VariantRecord
 from tailcut.serving.deployment_loader import Choose, Opened, Warm, find_variant, open_variant
 from tailcut.serving.promotion_watcher import Follower
@@ -211,7 +211,7 @@ class Repository:
         except NotInRegistry as error:
             raise NotFound(error.message, hint=error.hint) from error
         promotion = registry.promotion(model)
-        why = quality_refusal(found)
+        why = found.evidence.quality_refusal
         if why and not engine.deployment.serve.force and state_of(record, found.name, promotion) != "promoted":
             raise BadRequest(
                 f"variant {found.name!r} of version {record.id} was refused by the quality gate: {why}",

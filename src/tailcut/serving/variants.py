@@ -101,9 +101,9 @@ class Variants:
         """Return what the build found a million requests to cost, as money and currency, by variant."""
         found = {}
         for each in (self.opened, self.opened.fallback, *self._replaced):
-            cost = each.variant.evidence.get("cost") if each is not None else None
-            if each is not None and isinstance(cost, Mapping) and cost.get("currency"):
-                found[each.variant.name] = float(cost["money"]), str(cost["currency"])
+            cost = each.variant.evidence.cost if each is not None else None
+            if each is not None and cost is not None and cost.currency:
+                found[each.variant.name] = cost.money, cost.currency
         return found
 
     def samples(self) -> Iterator[Sample]:

@@ -10,7 +10,7 @@ from tailcut.ladder.places import FileNames
 from tailcut.ladder.plan import choose_rungs, harder_than_errors, merge_settings, plan_rungs, round_order
 from tailcut.load import CapacityResult, LoadPlan, LoadResult
 from tailcut.manifest import Rung
-from tailcut.registry import VariantRecord, Version
+from tailcut.registry import VariantEvidence, VariantRecord, Version
 
 RUNGS = (
     Rung(name="off", set=("serve.variant=torch", "features.cache=off"), variant="torch"),
@@ -70,7 +70,7 @@ def test_evidence_comes_from_the_registry_and_a_missing_variant_is_refused() -> 
         inputs=(),
         outputs=(),
         variants={
-            "torch": VariantRecord(runtime="torch", sha256="0" * 64, evidence={"metrics": {"auc": 0.75}}),
+            "torch": VariantRecord(runtime="torch", sha256="0" * 64, evidence=VariantEvidence(metrics={"auc": 0.75})),
             "int8-dynamic": VariantRecord(runtime="onnxruntime", refused="auc fell 0.01, budget 0.004"),
         },
     )

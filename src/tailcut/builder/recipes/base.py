@@ -19,6 +19,7 @@ from tailcut.builder.records import Made, openable
 from tailcut.manifest import Deployment, Manifest
 from tailcut.models.runtimes import Runtime, open_runtime
 from tailcut.models.runtimes.live import source_of
+from tailcut.registry.evidence import RecipeEvidence, Settings
 
 Precision: TypeAlias = Literal["portable", "runtime", "lower", "int8"]
 """What a variant computes in: fp32 that runs everywhere alike; what its runtime chooses (OpenVINO may take bf16); half
@@ -84,7 +85,8 @@ class Result:
     """What ``make`` gives back beside the file at ``Work.path``.
 
     Attributes:
-        found: evidence of how it was made; plain JSON values.
+        found: how it was made, for people: plain JSON values, which become the evidence's ``details``.
+        evidence: how it was made, as far as code reads it.
         settings: runtime settings that belong to the variant; see the runtime for its keys.
         parts: of a pair: artifacts of the variants that it runs, by their names.
         reference: the variant that it must beat, where that is not the one that it was made from.
@@ -93,11 +95,16 @@ class Result:
     """
 
     found: Mapping[str, Any]
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Settings = field(default_factory=dict)
+    evidence: RecipeEvidence = field(default_factory=RecipeEvidence)
     parts: Mapping[str, str] = field(default_factory=dict)
     reference: str = ""
     runtime: str = ""
     code: tuple[str, ...] = ()
+
+    def recipe(self) -> RecipeEvidence:
+        """Return both parts of the evidence as one."""
+        return msgspec.structs.replace(self.evidence, details=dict(self.found))
 
 
 class Recipe(Protocol):

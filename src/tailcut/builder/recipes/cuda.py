@@ -18,6 +18,7 @@ from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import Deployment
 from tailcut.models.runtimes import batch_buckets, bucketed
+from tailcut.registry.evidence import Settings
 
 NO_DEVICE = "not here: no CUDA device"
 COMPARED_ROWS = 256
@@ -93,7 +94,7 @@ def difference(expected: Array, given: Array) -> dict[str, float]:
 
 def with_graphs(
     work: Work, runtime: str, settings: Mapping[str, Any], run: Callable[[Any], Array]
-) -> tuple[dict[str, Any], Array, dict[str, Any]]:
+) -> tuple[Settings, Array, dict[str, object]]:
     """Open the artifact with a graph per bucket, and without where the model cannot be captured.
 
     Returns:

@@ -104,7 +104,7 @@ def _train(manifest: Manifest) -> Callable[[Any], None]:
     return train
 
 
-def train_and_export(work: Work, train: Callable[[Any], None], bits: int) -> dict[str, Any]:
+def train_and_export(work: Work, train: Callable[[Any], None], bits: int) -> dict[str, object]:
     """Write the quantised graph to ``work.path``; evidence of how.
 
     Args:
@@ -147,7 +147,7 @@ def train_and_export(work: Work, train: Callable[[Any], None], bits: int) -> dic
     }
 
 
-def _export(work: Work, module: torch.nn.Module, layers: list[QuantisedLayer], bits: int) -> dict[str, Any]:
+def _export(work: Work, module: torch.nn.Module, layers: list[QuantisedLayer], bits: int) -> dict[str, object]:
     """Export with the learned ranges; batch normalisation is folded into float weights, which are rounded then."""
     from tailcut.builder.recipes import qat
 

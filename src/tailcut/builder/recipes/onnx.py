@@ -20,6 +20,7 @@ from tailcut.common.tensors import Arrays
 from tailcut.errors import BuildError
 from tailcut.models.runtimes import Runtime
 from tailcut.models.runtimes.live import source_of
+from tailcut.registry.evidence import RecipeEvidence
 
 
 class Onnx:
@@ -72,13 +73,8 @@ class Onnx:
             work.selection,
             model.outputs,
         )
-        return Result(
-            {
-                **found,
-                "parity": {"absolute": export_check.ABSOLUTE, "relative": export_check.RELATIVE, "found": compared},
-                "fusions": try_fusions(work, module, run),
-            }
-        )
+        fusions = try_fusions(work, module, run)
+        return Result({**found, "fusions": fusions}, evidence=RecipeEvidence(parity=compared))
 
 
 # -- Fusions -----------------------------------------------------------------------------------------------------------
@@ -108,7 +104,7 @@ def attention_layers(model: Any) -> int:
     return sum(node.op_type == "Softmax" and node.output[0] in factors for node in graph.node)
 
 
-def try_fusions(work: Work, module: Any, answers: Callable[[Runtime], export_check.Run]) -> dict[str, Any]:
+def try_fusions(work: Work, module: Any, answers: Callable[[Runtime], export_check.Run]) -> dict[str, object]:
     """Replace the file at ``work.path`` by a faster form of the model, if there is one.
 
     Args:
@@ -130,7 +126,7 @@ def try_fusions(work: Work, module: Any, answers: Callable[[Runtime], export_che
         "fused": lambda: fused(work, module, layers),
         "norms apart": lambda: onnx.load(str(work.path)),
     }
-    found: dict[str, Any] = {"layers": layers, "failed": {}}
+    failed: dict[str, str] = {}
     for form, make in forms.items():
         file = work.folder / f"{work.path.stem}.{form.replace(' ', '-')}.onnx"
         try:
@@ -139,20 +135,15 @@ def try_fusions(work: Work, module: Any, answers: Callable[[Runtime], export_che
             onnx.save(model, str(file))
             export_check.check(source, answers(work.open_file(file, "onnxruntime")), work.selection, outputs)
         except Exception as error:  # exporters, fusions and sessions raise whatever their passes raise
-            found["failed"][form] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            failed[form] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
             continue
         ratio = time_ratio(work, file)
         kept = form if ratio < GAIN else "plain"
         if kept != "plain":
             file.replace(work.path)
-        return {
-            **found,
-            "status": "fused" if kept == "fused" else "unfused",
-            "kept": kept,
-            "norms": norms,
-            "ratio": ratio,
-        }
-    return {**found, "status": "unfused", "kept": "plain"}
+        status = "fused" if kept == "fused" else "unfused"
+        return {"layers": layers, "failed": failed, "status": status, "kept": kept, "norms": norms, "ratio": ratio}
+    return {"layers": layers, "failed": failed, "status": "unfused", "kept": "plain"}
 
 
 def fused(work: Work, module: Any, layers: int) -> Any:

@@ -11,6 +11,7 @@ from tailcut.builder.recipes.base import Precision, Result, Subject, Work, missi
 from tailcut.errors import BuildError
 from tailcut.models.runtimes import Runtime
 from tailcut.models.runtimes.floats import subnormals_kept
+from tailcut.registry.evidence import RecipeEvidence
 
 MACHINES = frozenset({"x86_64", "AMD64", "aarch64", "arm64"})
 """That OpenVINO's CPU plugin is built for."""
@@ -49,15 +50,10 @@ class OpenVino:
         base, made = work.open(work.base), work.open_file(work.path, self.runtime)
         outputs = work.manifest.deployment.model.outputs
         compared = export_check.check(answers(base), answers(made), work.selection, outputs)
-        return Result(
-            {
-                **found,
-                "parity": {"absolute": export_check.ABSOLUTE, "relative": export_check.RELATIVE, "found": compared},
-            }
-        )
+        return Result(found, evidence=RecipeEvidence(parity=compared))
 
 
-def convert(source: Path, path: Path, folder: Path) -> dict[str, Any]:
+def convert(source: Path, path: Path, folder: Path) -> dict[str, object]:
     """Write ``source`` (.onnx) as an .ovir file.
 
     Raises:

@@ -50,7 +50,7 @@ class OpenVinoInt8:
             return Result(_make(work))
 
 
-def _make(work: Work) -> dict[str, Any]:
+def _make(work: Work) -> dict[str, object]:
     model = openvino.read(Path(work.base.path))
     transformer = is_transformer(model)
     try:

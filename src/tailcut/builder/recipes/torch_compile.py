@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from typing import Any
 
 from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.recipes import cuda
@@ -41,21 +40,16 @@ class TorchCompile:
         shutil.copyfile(work.base.path, work.path)
         _, run = cuda.answers(work)
         expected = run(work.open(work.base))
-        wanted: dict[str, Any] = {
-            "device": "cuda",
-            "compile": True,
-            "tf32": True,
-            "buckets": list(cuda.sizes(work.manifest.deployment)),
-        }
+        buckets = list(cuda.sizes(work.manifest.deployment))
         failed = ""
         for fullgraph in (True, False):
-            settings = {**wanted, "fullgraph": fullgraph}
+            settings = {"device": "cuda", "compile": True, "tf32": True, "buckets": buckets, "fullgraph": fullgraph}
             try:
                 found = run(work.open_file(work.path, self.runtime, settings))
             except TailcutError as error:
                 failed = error.message
                 continue
-            evidence = {"fullgraph": fullgraph, "graphs": wanted["buckets"], "device": work.here.cuda[0]}
+            evidence = {"fullgraph": fullgraph, "graphs": buckets, "device": work.here.cuda[0]}
             broke = {} if fullgraph else {"why_not_fullgraph": failed}
             return Result({**evidence, **broke, "difference": cuda.difference(expected, found)}, settings)
         raise BuildError(failed, hint="leave torch-compile out with build.recipes, and try bf16 or tensorrt")

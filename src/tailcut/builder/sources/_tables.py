@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ from tailcut.manifest import TensorSpec
 from tailcut.models.runtimes import open_runtime
 from tailcut.models.runtimes.base import OpenSpec
 from tailcut.models.runtimes.live import source_of
+from tailcut.registry.evidence import RecipeEvidence
 
 _ROWS = 3
 
 
-def check(work: SourceWork, runtime: str, artifact: Path, settings: dict[str, Any] | None = None) -> dict[str, int]:
+def check(work: SourceWork, runtime: str, artifact: Path, settings: Mapping[str, Any] | None = None) -> dict[str, int]:
     """Open the source variant as serving will, and run a few rows.
 
     Args:
@@ -31,7 +33,7 @@ def check(work: SourceWork, runtime: str, artifact: Path, settings: dict[str, An
         BuildError: other inputs or another output than the manifest's.
     """
     model = work.manifest.deployment.model
-    variant = OpenSpec(runtime, runtime, artifact, model.inputs, model.outputs, settings or {})
+    variant = OpenSpec(runtime, runtime, artifact, model.inputs, model.outputs, dict(settings or {}))
     try:
         opened = open_runtime(variant, threads=1, source=source_of(work.manifest, runtime))
     except ArtifactError as error:
@@ -60,7 +62,7 @@ def booster_result(work: SourceWork, runtime: str, artifact: Path, size: dict[st
     """
     found = classes(work.model)
     settings = {"classes": True} if found or binary else {}
-    return Result({**size, "classes": found, **check(work, runtime, artifact, settings)}, settings)
+    return Result({**size, **check(work, runtime, artifact, settings)}, settings, RecipeEvidence(classes=found))
 
 
 def _fits(tensor: TensorSpec, shape: tuple[int, ...]) -> bool:

@@ -8,9 +8,11 @@ from typing import Any, Protocol
 
 import msgspec
 
+from tailcut.builder.bounds import FoundBounds
 from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.builder.recipes.base import Result
 from tailcut.manifest import Manifest
+from tailcut.registry.evidence import RecipeEvidence, Settings
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,7 +25,8 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
         trees: whether the model is an ensemble of trees.
         path: the artifact.
         settings: of the runtime.
-        found: evidence.
+        found: how it was made.
+        limits: that it proves of its inputs.
         live_code: references to code that it cannot be opened without; empty where the artifact is enough.
     """
 
@@ -32,8 +35,9 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     runtime: str
     trees: bool = False
     path: str
-    settings: dict[str, Any] = {}
-    found: dict[str, Any] = {}
+    settings: Settings = {}
+    found: RecipeEvidence = RecipeEvidence()
+    limits: FoundBounds = FoundBounds()
     live_code: tuple[str, ...] = ()
 
 

@@ -29,6 +29,7 @@ from tailcut.models.runtimes.live import own_types
 from tailcut.models.runtimes.sklearn import write_probes
 from tailcut.models.runtimes.skops import PROBES, load, load_skops
 from tailcut.models.runtimes.skops_types import OwnTypes, reference_of, unknown_types
+from tailcut.registry.evidence import RecipeEvidence
 
 _COMPARED_ROWS = 4096
 """Rows on which the stored estimator must give the same bits as the user's object."""
@@ -88,11 +89,10 @@ class SklearnSource:
         return Result(
             {
                 "estimator": type(_tables.final(work.model)).__name__,
-                "not_stored": why_not,
                 "probe_rows": len(answered),
-                "classes": classes,
                 **_tables.check(work, runtime, artifact),
             },
+            evidence=RecipeEvidence(classes=classes, not_stored=why_not),
             runtime=runtime,
             code=tuple(code),
         )
