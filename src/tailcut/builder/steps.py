@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -29,7 +29,7 @@ from tailcut.builder.recipes.base import Result, Work
 from tailcut.builder.records import Made, Spec, manifest_of, openable
 from tailcut.builder.sources import Found, registry
 from tailcut.builder.speed import tuning
-from tailcut.builder.speed.interleaving import turn
+from tailcut.builder.speed.interleaving import take_turns
 from tailcut.common.metric_names import AGREEMENT
 from tailcut.common.scalars import Scalar
 from tailcut.common.tensors import Arrays
@@ -397,8 +397,7 @@ def race(
 ) -> dict[str, dict[int, list[float]]]:
     """Time every runtime in turn, round after round, on the same rows.
 
-    Each round runs a block of calls per variant, in the order of ``turn``, so that a slow spell of the machine meets
-    all of them. Rows differ from call to call.
+    Each round runs a block of calls per variant, see ``take_turns``. Rows differ from call to call.
 
     Args:
         alone: variants that are served row by row: of a batch its rows are timed one after the other.
@@ -409,15 +408,12 @@ def race(
     found: dict[str, dict[int, list[float]]] = {name: {} for name in runtimes}
     for rows in BATCH_ROWS:
         whole, apart = _samples(holdout, rows)
-        samples = {name: apart if name in alone else whole for name in runtimes}
-        calls = {
-            name: _calls(_block(runtime, samples[name], output, _WARM_UP_CALLS, clock_ns))
-            for name, runtime in runtimes.items()
-        }
-        for number in range(ROUNDS):
-            for name in turn(list(runtimes), number):
-                ms = _block(runtimes[name], samples[name], output, calls[name], clock_ns)
-                found[name].setdefault(rows, []).append(ms)
+        blocks = {}
+        for name, runtime in runtimes.items():
+            timed = partial(_block, runtime, apart if name in alone else whole, output, clock_ns)
+            blocks[name] = partial(timed, _calls(timed(_WARM_UP_CALLS)))
+        for name, ms in take_turns(blocks, least=ROUNDS, most=ROUNDS, budget_s=0.0).items():
+            found[name][rows] = ms
     return found
 
 
@@ -434,7 +430,7 @@ def _calls(ms: float) -> int:
 
 
 def _block(
-    runtime: Runtime, samples: list[list[Arrays]], output: str, calls: int, clock_ns: Callable[[], int]
+    runtime: Runtime, samples: list[list[Arrays]], output: str, clock_ns: Callable[[], int], calls: int
 ) -> float:
     taken = []
     for runs in islice(cycle(samples), calls):

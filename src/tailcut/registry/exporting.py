@@ -9,16 +9,14 @@ import msgspec
 
 from tailcut.errors import ArtifactError, ManifestError
 from tailcut.registry import checking
-from tailcut.registry.reading import RegistryReader
 from tailcut.registry.records import Variant, Version
+from tailcut.registry.store import Registry
 from tailcut.system.atomic_files import Staging
 
 _WAY_OUT = "write to another folder"
 
 
-def export(
-    registry: RegistryReader, version: Version, name: str, file: Path, *, force: bool = False
-) -> tuple[Path, Path]:
+def export(registry: Registry, version: Version, name: str, file: Path, *, force: bool = False) -> tuple[Path, Path]:
     """Write a variant's artifact to ``file``, and what it takes, gives and needs to ``file`` with ".json" behind it.
 
     Both files appear whole or not at all.

@@ -187,7 +187,7 @@ class Promotion(msgspec.Struct, frozen=True, kw_only=True):
     variant: str
     promoted: str
     """UTC, ISO 8601."""
-    history: tuple[Move, ...] = ()
+    history: tuple[Move, ...]
 
 
 def version_id(

@@ -32,7 +32,7 @@ def built(*, meets_slo: bool) -> tuple[Version, Promotion]:
         variants={"torch": VariantRecord(runtime="torch", sha256="ab", size_bytes=1, state="passed")},
         evidence=VersionEvidence(choice=Choice(variant="torch", why="the fastest that passed", meets_slo=meets_slo)),
     )
-    return version, Promotion(version="0123456789ab", variant="torch", promoted="2026-11-21T00:00:00")
+    return version, Promotion(version="0123456789ab", variant="torch", promoted="2026-11-21T00:00:00", history=())
 
 
 @pytest.mark.parametrize(("meets_slo", "code"), [(True, 0), (False, 1)])

@@ -86,7 +86,7 @@ def version() -> Version:
     )
 
 
-PROMOTED = Promotion(version="0123456789ab", variant="onnx", promoted="2026-11-21T00:00:01")
+PROMOTED = Promotion(version="0123456789ab", variant="onnx", promoted="2026-11-21T00:00:01", history=())
 
 
 def render(version: Version, promotion: Promotion | None) -> str:

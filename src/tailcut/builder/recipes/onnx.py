@@ -7,6 +7,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.quality import export_check
 from tailcut.builder.recipes import kernels, onnx_export, trees
 from tailcut.builder.recipes.base import Precision, Result, Subject, Work, missing
+from tailcut.builder.speed.interleaving import take_turns
 from tailcut.common.tensors import Arrays
 from tailcut.errors import BuildError
 from tailcut.models.runtimes import Runtime
@@ -235,15 +237,17 @@ def _scripted(work: Work, module: Any) -> Path:
 
 def time_ratio(work: Work, file: Path) -> float:
     """Time a file beside the one at ``work.path``, in turns, on single rows with one thread; the rounds' median."""
-    runtimes = [work.open_file(each, "onnxruntime") for each in (work.path, file)]
-    ratios = []
-    for number in range(ROUNDS + 1):
-        order = runtimes if number % 2 else runtimes[::-1]
-        taken = {each: statistics.median(timed(each, work, place) for place in range(_CALLS)) for each in order}
-        ratios.append(taken[runtimes[1]] / taken[runtimes[0]])
-    for runtime in runtimes:
+    plain, other = (work.open_file(each, "onnxruntime") for each in (work.path, file))
+    blocks = {each: partial(_block, each, work) for each in (plain, other)}
+    taken_ms = take_turns(blocks, least=ROUNDS + 1, most=ROUNDS + 1, budget_s=0.0)
+    for runtime in blocks:
         runtime.close()
+    ratios = [mine / theirs for mine, theirs in zip(taken_ms[other], taken_ms[plain], strict=True)]
     return statistics.median(ratios[1:])  # the first round warms up
+
+
+def _block(runtime: Runtime, work: Work) -> float:
+    return statistics.median(timed(runtime, work, place) for place in range(_CALLS))
 
 
 def timed(runtime: Runtime, work: Work, place: int) -> float:
