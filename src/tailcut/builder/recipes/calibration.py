@@ -134,8 +134,10 @@ def batches(selection: Holdout, rows: int, chunk_rows: int = CHUNK_ROWS) -> Iter
 
 def answers(runtime: Runtime, selection: Holdout, output: str, chunk_rows: int = CHUNK_ROWS) -> Array:
     """Run ``COMPARED_ROWS`` rows one batch at a time, so that memory does not depend on their number; close it."""
-    parts = [runtime.run(rows, [output])[output] for rows in batches(selection, COMPARED_ROWS, chunk_rows)]
-    runtime.close()
+    try:
+        parts = [runtime.run(rows, [output])[output] for rows in batches(selection, COMPARED_ROWS, chunk_rows)]
+    finally:
+        runtime.close()
     if all(part.shape[1:] == parts[0].shape[1:] for part in parts):
         return np.concatenate(parts)
     return np.concatenate([part.reshape(-1) for part in parts])

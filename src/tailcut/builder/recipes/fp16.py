@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,15 +56,14 @@ class Fp16:
         Raises:
             BuildError: no conversion works on the GPU or stays finite.
         """
-        _, run = cuda.answers(work)
-        expected = run(work.open(work.base))
+        expected = cuda.answers(work, work.open(work.base))
         plain = {"provider": "cuda"}
 
         def answers(file: Path) -> Array:
-            return run(work.open_file(file, self.runtime, plain))
+            return cuda.answers(work, work.open_file(file, self.runtime, plain))
 
         found = convert(Path(work.base.path), work.path, expected, answers)
-        settings, _, evidence = cuda.with_graphs(work, self.runtime, plain, run)
+        settings, _, evidence = cuda.with_graphs(work, self.runtime, plain, partial(cuda.answers, work))
         return Result({**found, **evidence, "device": work.here.cuda[0]}, settings)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tailcut.builder.host_capabilities import HostCapabilities
-from tailcut.builder.recipes import cuda, int8_static, onnx_export
+from tailcut.builder.recipes import calibration, cuda, int8_static, onnx_export
 from tailcut.builder.recipes.base import TREES, Precision, Result, Subject, Work, missing
 from tailcut.builder.recipes.graph_names import free, taken
 from tailcut.common.tensors import Array, Arrays
@@ -117,7 +117,7 @@ def train_and_export(work: Work, train: Callable[[Any], None], bits: int) -> dic
 
     module = _module(work)
     inputs = [tensor.name for tensor in work.manifest.deployment.model.inputs]
-    rows = work.selection.take(min(cuda.COMPARED_ROWS, work.selection.rows))
+    rows = work.selection.take(min(calibration.COMPARED_ROWS, work.selection.rows))
     plain = _answers(module, rows, inputs)
     torch.manual_seed(_SEED)
     layers = qat.calibrate(module, qat.insert(module, bits), _batches(work, inputs), in_order(module, inputs))
@@ -199,8 +199,7 @@ def _parity(work: Work, trained: Array) -> dict[str, float]:
     Raises:
         BuildError: they differ by more than rounding.
     """
-    _, run = cuda.answers(work)
-    found = cuda.difference(trained, run(work.open_file(Path(work.path), Int8Qat.runtime)))
+    found = cuda.difference(trained, cuda.answers(work, work.open_file(work.path, Int8Qat.runtime)))
     spread = max(float(np.ptp(trained.astype(np.float64))), 1e-6)
     if not found["mean_abs"] <= PARITY * spread:
         raise BuildError(

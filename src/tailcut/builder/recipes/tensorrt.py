@@ -58,15 +58,15 @@ class TensorRT:
         Raises:
             BuildError: TensorRT cannot build or run either; names the operator where it is one.
         """
-        _, run = cuda.answers(work)
-        expected = run(work.open(work.base))
+        expected = cuda.answers(work, work.open(work.base))
         attempts: list[dict[str, object]] = []
         failed = ""
         for precision in ("fp16", "fp32"):
             try:
                 graph, how = typed(work, precision)
                 found, settings = _engine(work, graph, precision)
-                difference = cuda.difference(expected, run(work.open_file(work.path, self.runtime, settings)))
+                given = cuda.answers(work, work.open_file(work.path, self.runtime, settings))
+                difference = cuda.difference(expected, given)
             except TailcutError as error:
                 failed = error.message
                 attempts.append({"precision": precision, "failed": failed})

@@ -38,14 +38,13 @@ class TorchCompile:
             BuildError: it cannot be compiled and captured either way.
         """
         shutil.copyfile(work.base.path, work.path)
-        _, run = cuda.answers(work)
-        expected = run(work.open(work.base))
+        expected = cuda.answers(work, work.open(work.base))
         buckets = list(cuda.sizes(work.manifest.deployment))
         failed = ""
         for fullgraph in (True, False):
             settings = {"device": "cuda", "compile": True, "tf32": True, "buckets": buckets, "fullgraph": fullgraph}
             try:
-                found = run(work.open_file(work.path, self.runtime, settings))
+                found = cuda.answers(work, work.open_file(work.path, self.runtime, settings))
             except TailcutError as error:
                 failed = error.message
                 continue
