@@ -92,7 +92,7 @@ def _facts(variant: VariantRecord) -> dict[str, object]:
     return kept | flatten(variant.settings, "settings") | metrics | keys
 
 
-def _outside(version: Version) -> dict[str, object]:
+def _outside(version: Version) -> dict[str, str]:
     tensors = {
         f"{side}.{tensor.name}": f"{tensor.datatype} {list(tensor.shape)}"
         for side in ("inputs", "outputs")
@@ -101,7 +101,7 @@ def _outside(version: Version) -> dict[str, object]:
     return {"source": version.source} | tensors | {f"origins.{name}": sha for name, sha in version.origins.items()}
 
 
-def _code(version: Version) -> dict[str, object]:
+def _code(version: Version) -> dict[str, str]:
     """Hashes and versions of the user's code; nothing where it was not listed."""
     code = version.evidence.code
     if code is None:

@@ -35,14 +35,14 @@ Three = tuple[float, float, float]
 """A middle with the ends of its 95 % interval."""
 
 
-class _Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class _Part(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A part of the evidence: what has its default value is not written, and what is not known is refused."""
 
 
 # -- How a variant was made --------------------------------------------------------------------------------------------
 
 
-class ExportDifference(_Part, kw_only=True):
+class ExportDifference(_Part, frozen=True, kw_only=True):
     """One output of an export beside its source's, at one batch size: the largest differences."""
 
     rows: int
@@ -51,7 +51,7 @@ class ExportDifference(_Part, kw_only=True):
     max_rel: float
 
 
-class ExportParity(_Part, kw_only=True):
+class ExportParity(_Part, frozen=True, kw_only=True):
     """An export compared with what it was made from; a value may differ by ``absolute`` + ``relative`` * |source|."""
 
     absolute: float
@@ -59,7 +59,7 @@ class ExportParity(_Part, kw_only=True):
     found: list[ExportDifference]
 
 
-class LabelCoding(_Part, kw_only=True, rename={"origin": "from"}):
+class LabelCoding(_Part, frozen=True, kw_only=True, rename={"origin": "from"}):
     """Which label of the holdout stands for which class.
 
     Attributes:
@@ -75,7 +75,7 @@ class LabelCoding(_Part, kw_only=True, rename={"origin": "from"}):
     rows: dict[str, int] = {}
 
 
-class RecipeEvidence(_Part, kw_only=True):
+class RecipeEvidence(_Part, frozen=True, kw_only=True):
     """How the source variant, or a recipe's variant, was made.
 
     Attributes:
@@ -98,14 +98,14 @@ class RecipeEvidence(_Part, kw_only=True):
 # -- What it answers ---------------------------------------------------------------------------------------------------
 
 
-class OutputChange(_Part, kw_only=True):
+class OutputChange(_Part, frozen=True, kw_only=True):
     """By how much other rows in its batch change a row's output, by kind of company, and how much they may."""
 
     max_abs: dict[str, float]
     limit: float
 
 
-class RowCoupling(_Part, kw_only=True):
+class RowCoupling(_Part, frozen=True, kw_only=True):
     """Whether rows of a batch change each other's answers.
 
     Attributes:
@@ -125,7 +125,7 @@ class RowCoupling(_Part, kw_only=True):
         return changed or bool(self.operators)
 
 
-class OutputComparison(_Part, kw_only=True):
+class OutputComparison(_Part, frozen=True, kw_only=True):
     """One output of a variant beside the source model's; None: it has no such figure.
 
     Attributes:
@@ -152,7 +152,7 @@ class OutputComparison(_Part, kw_only=True):
     flipped: int | None = None
 
 
-class EdgeFinding(_Part, kw_only=True):
+class EdgeFinding(_Part, frozen=True, kw_only=True):
     """A value at the edge of an input at which a variant does something else than the source, as a sentence.
 
     Attributes:
@@ -164,7 +164,7 @@ class EdgeFinding(_Part, kw_only=True):
     text: str
 
 
-class LoggedAgreement(_Part, kw_only=True):
+class LoggedAgreement(_Part, frozen=True, kw_only=True):
     """Agreement with the source model on logged rows.
 
     Attributes:
@@ -183,7 +183,7 @@ class LoggedAgreement(_Part, kw_only=True):
     failed: str = ""
 
 
-class Scores(_Part, kw_only=True):
+class Scores(_Part, frozen=True, kw_only=True):
     """What the answers of a variant on the holdout show.
 
     Attributes:
@@ -212,7 +212,7 @@ class Scores(_Part, kw_only=True):
 # -- How fast it is ----------------------------------------------------------------------------------------------------
 
 
-class Setting(_Part, kw_only=True):
+class Setting(_Part, frozen=True, kw_only=True):
     """One way to run a variant.
 
     Attributes:
@@ -236,7 +236,7 @@ class Setting(_Part, kw_only=True):
         return self.threads * self.executors
 
 
-class Timing(_Part, kw_only=True):
+class Timing(_Part, frozen=True, kw_only=True):
     """What was measured of one setting.
 
     Attributes:
@@ -251,7 +251,7 @@ class Timing(_Part, kw_only=True):
     rows_per_s: float
 
 
-class BatchCost(_Part, kw_only=True):
+class BatchCost(_Part, frozen=True, kw_only=True):
     """What a warmed-up batch of so many rows takes, every executor busy with one."""
 
     rows: int
@@ -261,7 +261,7 @@ class BatchCost(_Part, kw_only=True):
     calls: int
 
 
-class Tuning(_Part, kw_only=True):
+class Tuning(_Part, frozen=True, kw_only=True):
     """How the settings of a variant were chosen.
 
     Attributes:
@@ -306,7 +306,7 @@ class Tuning(_Part, kw_only=True):
         return min(median(found), _MOST_SPREAD) if found else None
 
 
-class Round(_Part, kw_only=True):
+class Round(_Part, frozen=True, kw_only=True):
     """One variant in one round of load.
 
     Attributes:
@@ -330,14 +330,14 @@ class Round(_Part, kw_only=True):
     excess: float = 0.0
 
 
-class LoadTrial(_Part, kw_only=True):
+class LoadTrial(_Part, frozen=True, kw_only=True):
     """One variant under load; ``failed`` says why it has no verdict."""
 
     rounds: list[Round] = []
     failed: str = ""
 
 
-class SpeedVerdict(_Part, kw_only=True):
+class SpeedVerdict(_Part, frozen=True, kw_only=True):
     """One variant against the one that it was made from, under load.
 
     Attributes:
@@ -375,7 +375,7 @@ class SpeedVerdict(_Part, kw_only=True):
         return self.outcome in PASSED and not self.fails
 
 
-class Cost(_Part, kw_only=True):
+class Cost(_Part, frozen=True, kw_only=True):
     """Of a million requests at the SLO's rate: CPU seconds (mean, lowest and highest round), GPU seconds and money.
 
     ``gpu_s`` is None where the variant runs on no GPU.
@@ -387,7 +387,7 @@ class Cost(_Part, kw_only=True):
     currency: str = ""
 
 
-class VariantEvidence(Scores, kw_only=True):
+class VariantEvidence(Scores, frozen=True, kw_only=True):
     """Everything that a build measured of one variant.
 
     Attributes:
@@ -416,14 +416,14 @@ class VariantEvidence(Scores, kw_only=True):
 # -- Of the build as a whole -------------------------------------------------------------------------------------------
 
 
-class Split(_Part, kw_only=True):
+class Split(_Part, frozen=True, kw_only=True):
     """A part of the holdout."""
 
     rows: int
     sha256: str
 
 
-class LoggedRows(_Part, kw_only=True):
+class LoggedRows(_Part, frozen=True, kw_only=True):
     """Rows of logged requests, without labels; ``notes`` say what was left out."""
 
     rows: int
@@ -432,7 +432,7 @@ class LoggedRows(_Part, kw_only=True):
     notes: list[str]
 
 
-class HoldoutEvidence(_Part, kw_only=True):
+class HoldoutEvidence(_Part, frozen=True, kw_only=True):
     """The rows that a build judged on.
 
     Attributes:
@@ -451,7 +451,7 @@ class HoldoutEvidence(_Part, kw_only=True):
     logged: LoggedRows | None = None
 
 
-class Race(_Part, kw_only=True):
+class Race(_Part, frozen=True, kw_only=True):
     """How the bare runtimes were timed, interleaved; ``threads`` by variant, ``failed`` says why they were not."""
 
     threads: dict[str, int] = {}
@@ -460,7 +460,7 @@ class Race(_Part, kw_only=True):
     failed: str = ""
 
 
-class LoadSummary(_Part, kw_only=True):
+class LoadSummary(_Part, frozen=True, kw_only=True):
     """The rounds of load: how many, how long they took, and the cores that other processes had in the median."""
 
     rounds: int
@@ -468,7 +468,7 @@ class LoadSummary(_Part, kw_only=True):
     others: float
 
 
-class Choice(_Part, kw_only=True):
+class Choice(_Part, frozen=True, kw_only=True):
     """What is promoted and why."""
 
     variant: str
@@ -476,14 +476,14 @@ class Choice(_Part, kw_only=True):
     meets_slo: bool
 
 
-class LoadTerms(_Part, kw_only=True):
+class LoadTerms(_Part, frozen=True, kw_only=True):
     """What speed was judged at: the SLO's percentile, and its requests/s."""
 
     percentile: str
     rate: float
 
 
-class VersionEvidence(_Part, kw_only=True):
+class VersionEvidence(_Part, frozen=True, kw_only=True):
     """Everything that a build measured of all its variants together.
 
     Attributes:

@@ -41,7 +41,7 @@ def compare(source: Array, found: Array) -> OutputComparison:
     finite = np.isfinite(one) & np.isfinite(other)
     error = float(np.abs(one[finite] - other[finite]).mean()) if finite.any() else 0.0
     size = float(np.abs(one[finite]).mean()) if finite.any() else 0.0
-    same = decide(one) == decide(other) if kind != "numbers" else None
+    alike = decide(one) == decide(other) if kind != "numbers" else None
     return OutputComparison(
         rows=rows,
         equal=equal,
@@ -50,8 +50,8 @@ def compare(source: Array, found: Array) -> OutputComparison:
         mean_abs=error,
         relative_error=error / size if size else (0.0 if not error else float(np.finfo(np.float64).max)),
         not_finite=int((~_alike(one, other)).sum()),
-        agree=None if same is None else float(same.mean()),
-        flipped=None if same is None else int((~same).sum()),
+        agree=None if alike is None else float(alike.mean()),
+        flipped=None if alike is None else int((~alike).sum()),
     )
 
 
