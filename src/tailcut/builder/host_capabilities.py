@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -77,6 +77,6 @@ def look() -> HostCapabilities:
 _RECORDED = ("tailcut", "numpy", "onnxruntime", "onnx", "onnxscript", "torch")
 
 
-def versions(packages: Iterable[str] = _RECORDED) -> dict[str, str]:
+def versions() -> dict[str, str]:
     """Versions of Python and of the packages that made or ran a variant; absent ones are left out."""
-    return {"python": platform.python_version(), **package_versions(packages)}
+    return {"python": platform.python_version(), **package_versions(_RECORDED)}
