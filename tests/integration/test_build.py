@@ -115,7 +115,7 @@ def test_a_torch_model_becomes_three_variants_with_evidence(built: SimpleNamespa
     assert version.variants["int8-dynamic"].evidence.recipe.details["operators"]["integer"] > 0
     assert version.evidence.holdout.rows == 300
     written = built.json["version"]["evidence"]
-    assert {"machine", "versions", "holdout", "race", "load", "choice", "slo", "durations_s", "code"} <= set(written)
+    assert {"machine", "versions", "holdout", "race", "load", "choice", "rate", "durations_s", "code"} <= set(written)
 
 
 def test_variants_answer_alike_through_their_runtimes(built: SimpleNamespace) -> None:

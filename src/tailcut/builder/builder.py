@@ -28,7 +28,7 @@ from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.plan import Applicable, applicable, base_of
 from tailcut.builder.progress import Event, Progress, State, silent
 from tailcut.builder.quality import logged, outputs
-from tailcut.builder.recipes import catalog, int8_qat
+from tailcut.builder.recipes import catalog, int8_qat, trees
 from tailcut.builder.recipes.base import Recipe, Subject
 from tailcut.builder.records import Made, spec, to_add
 from tailcut.builder.sources import Found
@@ -51,7 +51,7 @@ from tailcut.registry import (
     digest,
     read_machine,
 )
-from tailcut.registry.evidence import Choice, LoadSummary, LoadTerms, LoggedAgreement, Race, Tuning
+from tailcut.registry.evidence import Choice, LoadSummary, LoggedAgreement, Race, Tuning
 
 
 def build(
@@ -102,7 +102,7 @@ def build(
             race=race,
             load=load,
             choice=choice,
-            slo=LoadTerms(percentile=served.objective(deployment).name, rate=deployment.slo.rate),
+            rate=deployment.slo.rate,
             durations_s=running.durations_s,
             code_left_out=written.left_out,
             feature_models=dict(feature_models or {}),
@@ -114,8 +114,6 @@ def build(
 
 
 NOT_JUDGED = "the source variant: speed was not judged (build.rounds = 0)"
-TABLES = frozenset({"sklearn", "skops", "lightgbm", "xgboost"})
-"""Runtimes of libraries for tables."""
 
 
 def _make_others(running: Building, subject: Subject) -> None:
@@ -152,7 +150,7 @@ def _check_exported(running: Building, left: Collection[Recipe]) -> None:
     """
     failed = [each for each in running.candidates.values() if each.base and each.failure is not None]
     made = [each.name for each in running.made]
-    if running.candidates[running.source].runtime in TABLES:
+    if running.candidates[running.source].runtime in trees.RUNTIMES:
         return
     if not failed or failed[0].failure is None or len(made) > 1 or any(base_of(each, made) for each in left):
         return

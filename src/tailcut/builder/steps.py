@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -39,6 +38,7 @@ from tailcut.manifest import Deployment, Manifest
 from tailcut.models.runtimes import Runtime, open_runtime
 from tailcut.models.runtimes.live import source_of
 from tailcut.models.runtimes.row_coupling import coupling_operators
+from tailcut.registry import read_machine
 from tailcut.registry.evidence import (
     EdgeFinding,
     HoldoutEvidence,
@@ -171,7 +171,7 @@ def score(spec: Spec) -> Scores:
     holdout = _load(spec, CONFIRMATION_FILE)
     is_source = spec.target == spec.made[0].name
     made = _made(spec, spec.target)
-    runtime = _open(spec, made, threads=_cores())
+    runtime = _open(spec, made, threads=read_machine().cores)
     if is_source:
         export_check.check_outputs(runtime, holdout, deployment.model.outputs)
     alone = bool(coupling_operators(_files(made)))
@@ -241,7 +241,7 @@ def _edges(spec: Spec, runtime: Runtime, holdout: Holdout, deployment: Deploymen
 
     @cache
     def opened() -> Call:
-        return _caller(_open(spec, spec.made[0], threads=_cores()), deployment)
+        return _caller(_open(spec, spec.made[0], threads=read_machine().cores), deployment)
 
     def source(inputs: Arrays) -> Arrays:  # it runs for the first variant, and where a number differs
         return opened()(inputs)
@@ -368,10 +368,6 @@ def _open(spec: Spec, made: Made, threads: int = 1) -> Runtime:
     manifest = manifest_of(spec)
     source = source_of(manifest, made.runtime)
     return open_runtime(openable(made, manifest.deployment), threads=threads, source=source)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 # -- The race ----------------------------------------------------------------------------------------------------------

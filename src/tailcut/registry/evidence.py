@@ -476,13 +476,6 @@ class Choice(_Part, frozen=True, kw_only=True):
     meets_slo: bool
 
 
-class LoadTerms(_Part, frozen=True, kw_only=True):
-    """What speed was judged at: the SLO's percentile, and its requests/s."""
-
-    percentile: str
-    rate: float
-
-
 class VersionEvidence(_Part, frozen=True, kw_only=True):
     """Everything that a build measured of all its variants together.
 
@@ -495,7 +488,7 @@ class VersionEvidence(_Part, frozen=True, kw_only=True):
         race: how the bare runtimes were timed.
         load: the rounds of load; None where speed was not judged.
         choice: what is promoted.
-        slo: what speed was judged at.
+        rate: requests/s that the SLO names.
         durations_s: of the build's steps.
         code_left_out: what of the user's code is not in the stored copy.
         feature_models: version of each model that computes features, as it was then.
@@ -510,7 +503,7 @@ class VersionEvidence(_Part, frozen=True, kw_only=True):
     race: Race = Race()
     load: LoadSummary | None = None
     choice: Choice | None = None
-    slo: LoadTerms | None = None
+    rate: float | None = None
     durations_s: dict[str, float] = {}
     code_left_out: str = ""
     feature_models: dict[str, str] = {}

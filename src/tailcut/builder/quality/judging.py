@@ -13,7 +13,7 @@ from tailcut.common.metric_names import AGREEMENT
 from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import BuildError
 from tailcut.gate import OwnRows, QualityVerdict
-from tailcut.gate.metrics import are_probabilities, decide
+from tailcut.gate.metrics import are_distributions, decide
 from tailcut.manifest import Manifest, resolve
 
 DEFAULT_BUDGET = 0.004
@@ -34,7 +34,7 @@ def budget_of(manifest: Manifest, holdout: Holdout, source: Array) -> dict[str, 
         return budget
     if gate.are_decisions(source, holdout.labels, {}):
         return {"accuracy": DEFAULT_BUDGET}
-    if holdout.labels is None and _probabilities(source):
+    if holdout.labels is None and are_distributions(source, 1e-2):
         return {AGREEMENT: DEFAULT_BUDGET}
     if source.ndim == 2:
         return {"cosine": DEFAULT_BUDGET}
@@ -51,13 +51,6 @@ def standard(budget: Mapping[str, float], manifest: Manifest) -> dict[str, float
     """Leave out the user's own metrics, and agreement: they are no function of labels and scores alone."""
     others = {AGREEMENT, *manifest.deployment.quality.metrics}
     return {name: limit for name, limit in budget.items() if name not in others}
-
-
-def _probabilities(scores: Array) -> bool:
-    """Tell whether scores may stand for classes: in [0, 1], and as rows summing to 1 where there are columns."""
-    if scores.ndim > 2 or not are_probabilities(scores):
-        return False
-    return scores.ndim == 1 or bool(np.allclose(scores.sum(axis=1), 1.0, atol=1e-2))
 
 
 def judge(

@@ -108,37 +108,23 @@ class Result:
 
 
 class Recipe(Protocol):
-    """How a variant is made."""
+    """How a variant is made; another package's need not inherit from this.
 
-    @property
-    def name(self) -> str:
-        """Of the recipe and of the variant that it makes."""
-        ...
+    Attributes:
+        name: of the recipe and of the variant that it makes.
+        base: variants that it can be made from, best first; the one taken is also the reference that it must beat.
+        runtime: key of ``open_runtime``.
+        suffix: of the artifact's file name, with the dot.
+        precision: what its variant computes in.
+        summary: one line for ``tailcut build --list``.
+    """
 
-    @property
-    def base(self) -> tuple[str, ...]:
-        """Variants that it can be made from, best first; the one taken is also the reference that it must beat."""
-        ...
-
-    @property
-    def runtime(self) -> str:
-        """Key of ``open_runtime``."""
-        ...
-
-    @property
-    def suffix(self) -> str:
-        """Of the artifact's file name, with the dot."""
-        ...
-
-    @property
-    def precision(self) -> Precision:
-        """What its variant computes in."""
-        ...
-
-    @property
-    def summary(self) -> str:
-        """One line for ``tailcut build --list``."""
-        ...
+    name: str
+    base: tuple[str, ...]
+    runtime: str
+    suffix: str
+    precision: Precision
+    summary: str
 
     def why_not(self, subject: Subject, here: HostCapabilities) -> str:
         """Say why it cannot be made of ``subject`` on ``here``; empty where it can."""
@@ -153,10 +139,10 @@ class Recipe(Protocol):
         ...
 
 
-class OnnxInt8:
+class OnnxInt8(Recipe):
     """What recipes have in common that turn linear layers of the ONNX model into 8 bits for onnxruntime."""
 
-    base: tuple[str, ...] = ("onnx",)
+    base = ("onnx",)
     runtime = "onnxruntime"
     suffix = ".onnx"
     precision: Precision = "int8"

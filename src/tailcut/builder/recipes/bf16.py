@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.recipes import cuda
-from tailcut.builder.recipes.base import Precision, Result, Subject, Work
+from tailcut.builder.recipes.base import Precision, Recipe, Result, Subject, Work
 
 
-class Bf16:
+class Bf16(Recipe):
     """The torch module in bfloat16 on a GPU."""
 
     name = "bf16"

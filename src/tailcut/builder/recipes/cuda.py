@@ -15,7 +15,7 @@ import numpy as np
 
 from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.recipes import calibration
-from tailcut.builder.recipes.base import Precision, Result, Subject, Work, missing
+from tailcut.builder.recipes.base import Precision, Recipe, Result, Subject, Work, missing
 from tailcut.common.tensors import Array
 from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import Deployment
@@ -122,7 +122,7 @@ def by_settings(work: Work, runtime: str, settings: Settings) -> Result:
     return Result({**evidence, "device": work.here.cuda[0], "difference": difference(expected, found)}, settings)
 
 
-class OnnxCuda:
+class OnnxCuda(Recipe):
     """The exported model on a GPU, in the precision that it has (products in TF32 where the GPU offers it)."""
 
     name = "onnx-cuda"

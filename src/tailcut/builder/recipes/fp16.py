@@ -16,7 +16,7 @@ import numpy as np
 
 from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.recipes import cuda
-from tailcut.builder.recipes.base import Precision, Result, Subject, Work, missing
+from tailcut.builder.recipes.base import Precision, Recipe, Result, Subject, Work, missing
 from tailcut.builder.recipes.graph_names import Numbered
 from tailcut.common.tensors import Array
 from tailcut.errors import BuildError, TailcutError
@@ -36,7 +36,7 @@ _CONVERTERS = "_cast_to_fp16"
 """End of the name that the converter gives an fp32 output which it casts down."""
 
 
-class Fp16:
+class Fp16(Recipe):
     """Half precision on a GPU by onnxruntime."""
 
     name = "fp16"

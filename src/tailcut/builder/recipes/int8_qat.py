@@ -16,7 +16,7 @@ import numpy as np
 
 from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.recipes import calibration, cuda, int8_static, onnx_export
-from tailcut.builder.recipes.base import TREES, Precision, Result, Subject, Work, missing
+from tailcut.builder.recipes.base import TREES, Precision, Recipe, Result, Subject, Work, missing
 from tailcut.builder.recipes.graph_names import free, taken
 from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import BuildError, DoesNotApply, TailcutError
@@ -41,7 +41,7 @@ _BATCH_ROWS = 8
 _TRAIN_HINT = "build.train is (module) -> None: it trains the module in place and returns nothing"
 
 
-class Int8Qat:
+class Int8Qat(Recipe):
     """INT8 weights and activations, the model fine-tuned to live with them."""
 
     name = "int8-qat"

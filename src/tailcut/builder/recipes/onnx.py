@@ -16,7 +16,7 @@ import msgspec
 from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.quality import export_check
 from tailcut.builder.recipes import kernels, onnx_export, trees
-from tailcut.builder.recipes.base import Precision, Result, Subject, Work, missing
+from tailcut.builder.recipes.base import Precision, Recipe, Result, Subject, Work, missing
 from tailcut.builder.speed.interleaving import take_turns
 from tailcut.common.tensors import Arrays
 from tailcut.errors import BuildError
@@ -25,7 +25,7 @@ from tailcut.models.runtimes.live import source_of
 from tailcut.registry.evidence import RecipeEvidence
 
 
-class Onnx:
+class Onnx(Recipe):
     """The source model in onnxruntime: a torch module exported, a model on tables by ``recipes.trees``."""
 
     name = "onnx"

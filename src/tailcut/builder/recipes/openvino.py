@@ -7,7 +7,7 @@ from typing import Any
 
 from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.quality import export_check
-from tailcut.builder.recipes.base import Precision, Result, Subject, Work, missing
+from tailcut.builder.recipes.base import Precision, Recipe, Result, Subject, Work, missing
 from tailcut.errors import BuildError
 from tailcut.models.runtimes import Runtime
 from tailcut.models.runtimes.floats import subnormals_kept
@@ -17,7 +17,7 @@ MACHINES = frozenset({"x86_64", "AMD64", "aarch64", "arm64"})
 """That OpenVINO's CPU plugin is built for."""
 
 
-class OpenVino:
+class OpenVino(Recipe):
     """The model in OpenVINO, fp32."""
 
     name = "openvino"

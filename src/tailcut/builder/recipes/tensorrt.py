@@ -21,7 +21,7 @@ import numpy as np
 
 from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.recipes import cuda, fp16
-from tailcut.builder.recipes.base import Precision, Result, Subject, Work, missing
+from tailcut.builder.recipes.base import Precision, Recipe, Result, Subject, Work, missing
 from tailcut.common.tensors import Array
 from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import TensorSpec
@@ -37,7 +37,7 @@ Shapes = dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
 """Least, usual and largest shape of each input."""
 
 
-class TensorRT:
+class TensorRT(Recipe):
     """An engine of this GPU and this version of TensorRT."""
 
     name = "tensorrt"

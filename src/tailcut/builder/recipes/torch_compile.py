@@ -6,14 +6,14 @@ import shutil
 
 from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.recipes import cuda
-from tailcut.builder.recipes.base import Precision, Result, Subject, Work
+from tailcut.builder.recipes.base import Precision, Recipe, Result, Subject, Work
 from tailcut.errors import BuildError, TailcutError
 from tailcut.models.runtimes import bucketed
 
 FREE = "is compiled for fixed shapes: tensor {name!r} has a free dimension besides the batch"
 
 
-class TorchCompile:
+class TorchCompile(Recipe):
     """torch.compile for fixed shapes, products in TF32, graphs as in ``runtimes.compiled``."""
 
     name = "torch-compile"

@@ -61,19 +61,12 @@ class SourceWork:
 
 
 class SourceKind(Protocol):
-    """A kind of source model."""
+    """A kind of source model: its name, its variant's name and runtime, and the suffix of the artifact."""
 
-    @property
-    def kind(self) -> str: ...
-
-    @property
-    def variant(self) -> str: ...
-
-    @property
-    def runtime(self) -> str: ...
-
-    @property
-    def suffix(self) -> str: ...
+    kind: str
+    variant: str
+    runtime: str
+    suffix: str
 
     def matches(self, model: Any, path: Path | None) -> bool:
         """Tell whether this is the kind of ``model`` (or of the file at ``path``); imports no package for it."""

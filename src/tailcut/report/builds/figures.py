@@ -134,9 +134,9 @@ def percentile(version: Version) -> str:
 
 def load(version: Version) -> str:
     """What the verdicts on speed rest on: rounds of load and how long they were, and what disturbed them."""
-    build, found, slo = version.manifest.get("build", {}), version.evidence.load, version.evidence.slo
+    build, found, rate = version.manifest.get("build", {}), version.evidence.load, version.evidence.rate
     rounds = found.rounds if found is not None else build.get("rounds", "?")
-    text = f"{slo.rate if slo is not None else '?'} requests/s, {rounds} rounds of {build.get('round', '?')}"
+    text = f"{'?' if rate is None else rate} requests/s, {rounds} rounds of {build.get('round', '?')}"
     if found is None:
         return text
     left_out = [
