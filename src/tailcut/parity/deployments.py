@@ -88,7 +88,7 @@ def choose_variants(manifest: Manifest, names: Sequence[str]) -> list[Chosen]:
 
 def is_exact(version: Version, name: str) -> bool:
     """Whether a variant was made to give the source's values: by itself, or by the build's comparison of outputs."""
-    return version.is_base(name) or version.variants[name].evidence.recipe.parity is not None
+    return version.is_base(name) or version.variants[name].evidence.recipe.exact
 
 
 @contextmanager

@@ -42,23 +42,6 @@ class _Part(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 # -- How a variant was made --------------------------------------------------------------------------------------------
 
 
-class ExportDifference(_Part, frozen=True, kw_only=True):
-    """One output of an export beside its source's, at one batch size: the largest differences."""
-
-    rows: int
-    output: str
-    max_abs: float
-    max_rel: float
-
-
-class ExportParity(_Part, frozen=True, kw_only=True):
-    """An export compared with what it was made from; a value may differ by ``absolute`` + ``relative`` * |source|."""
-
-    absolute: float
-    relative: float
-    found: list[ExportDifference]
-
-
 class LabelCoding(_Part, frozen=True, kw_only=True, rename={"origin": "from"}):
     """Which label of the holdout stands for which class.
 
@@ -79,7 +62,7 @@ class RecipeEvidence(_Part, frozen=True, kw_only=True):
     """How the source variant, or a recipe's variant, was made.
 
     Attributes:
-        parity: with what it was exported from; None of what is no export.
+        exact: whether all its outputs were compared with what it was exported from, and are the same but for rounding.
         classes: of an estimator, in the order of its columns.
         labels: of the source: how labels of the holdout are read.
         warnings: of the source model, for people.
@@ -87,7 +70,7 @@ class RecipeEvidence(_Part, frozen=True, kw_only=True):
         details: what else the recipe tells people. Each recipe has its own, other packages' too, and no code reads it.
     """
 
-    parity: ExportParity | None = None
+    exact: bool = False
     classes: list[Scalar] | None = None
     labels: LabelCoding | None = None
     warnings: list[str] = []

@@ -188,8 +188,8 @@ def test_agreement_counts_flipped_decisions() -> None:
 
 def test_parity_of_equal_models_is_recorded_per_batch_size() -> None:
     found = export_check.check(identity, identity, HOLDOUT, [P])
-    assert [each.rows for each in found.found] == [1, 3, 8]
-    assert all(each.max_abs == 0 for each in found.found)
+    assert [each["rows"] for each in found["found"]] == [1, 3, 8]
+    assert all(each["max_abs"] == 0 for each in found["found"])
 
 
 @pytest.mark.parametrize(

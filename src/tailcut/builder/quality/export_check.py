@@ -12,7 +12,6 @@ from tailcut.common.tensors import DATATYPE_OF, Array, Arrays
 from tailcut.errors import BuildError
 from tailcut.manifest import TensorSpec
 from tailcut.models.runtimes import Runtime
-from tailcut.registry.evidence import ExportDifference, ExportParity
 
 ABSOLUTE = 1e-4
 RELATIVE = 1e-3
@@ -24,8 +23,11 @@ BATCH_ROWS = (1, 3, 8)
 Run = Callable[[Arrays], Arrays]
 
 
-def check(source: Run, exported: Run, holdout: Holdout, outputs: Sequence[TensorSpec]) -> ExportParity:
+def check(source: Run, exported: Run, holdout: Holdout, outputs: Sequence[TensorSpec]) -> dict[str, object]:
     """Run both models on the holdout's first rows at every batch size and compare all outputs.
+
+    Returns:
+        for people: the tolerance, and per batch size and output the largest differences.
 
     Raises:
         BuildError: another datatype or shape, NaN or infinity on one side only, or a value out of tolerance.
@@ -38,8 +40,8 @@ def check(source: Run, exported: Run, holdout: Holdout, outputs: Sequence[Tensor
         for tensor in outputs:
             where = f"output {tensor.name!r} at batch {rows} ({shapes})"
             worst, relative = compare(expected[tensor.name], given[tensor.name], tensor, where)
-            found.append(ExportDifference(rows=rows, output=tensor.name, max_abs=worst, max_rel=relative))
-    return ExportParity(absolute=ABSOLUTE, relative=RELATIVE, found=found)
+            found.append({"rows": rows, "output": tensor.name, "max_abs": worst, "max_rel": relative})
+    return {"absolute": ABSOLUTE, "relative": RELATIVE, "found": found}
 
 
 def check_outputs(runtime: Runtime, holdout: Holdout, outputs: Sequence[TensorSpec]) -> None:

@@ -128,7 +128,6 @@ class Recipe(Protocol):
 
     def why_not(self, subject: Subject, here: HostCapabilities) -> str:
         """Say why it cannot be made of ``subject`` on ``here``; empty where it can."""
-        ...
 
     def make(self, work: Work) -> Result:
         """Write the artifact to ``work.path``.
@@ -136,7 +135,6 @@ class Recipe(Protocol):
         Raises:
             BuildError: it cannot be made; says why and the way out.
         """
-        ...
 
 
 class OnnxInt8(Recipe):

@@ -75,8 +75,8 @@ class Onnx(Recipe):
             work.selection,
             model.outputs,
         )
-        fusions = try_fusions(work, module, run)
-        return Result({**found, "fusions": fusions}, evidence=RecipeEvidence(parity=compared))
+        found |= {"parity": compared, "fusions": try_fusions(work, module, run)}
+        return Result(found, evidence=RecipeEvidence(exact=True))
 
 
 # -- Fusions -----------------------------------------------------------------------------------------------------------

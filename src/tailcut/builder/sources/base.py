@@ -70,12 +70,9 @@ class SourceKind(Protocol):
 
     def matches(self, model: Any, path: Path | None) -> bool:
         """Tell whether this is the kind of ``model`` (or of the file at ``path``); imports no package for it."""
-        ...
 
     def trees(self, model: Any) -> bool:
         """Tell whether the model is an ensemble of trees."""
-        ...
 
     def make(self, work: SourceWork, artifact: Path) -> Result:
         """Write the artifact that the source variant is opened from."""
-        ...
