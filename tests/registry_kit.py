@@ -35,8 +35,9 @@ def add(
     files = {name: folder / name for name in ("torch", "onnx", "int8")}
     for name, file in files.items():
         file.write_bytes(name.encode() + content)
+    measured, code = VariantEvidence(metrics={"auc": 0.75}), ("my_model:build",)
     variants = [
-        NewVariant("torch", "torch", files["torch"], evidence=VariantEvidence(metrics={"auc": 0.75})),
+        NewVariant("torch", "torch", files["torch"], evidence=measured, live_code=code),
         NewVariant("onnx", "onnxruntime", files["onnx"], base=True),
         NewVariant("int8", "onnxruntime", files["int8"], refused=refused, settings={"threads": len(content)}),
         NewVariant("fp16", "onnxruntime", None, refused="not here: no CUDA device"),

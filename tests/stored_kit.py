@@ -202,7 +202,7 @@ def _add(folder: Path) -> str:
     from tailcut.builder.records import Made, spec, to_add
     from tailcut.manifest import load
     from tailcut.models.runtimes.live import source_path
-    from tailcut.registry import Registry, VersionEvidence
+    from tailcut.registry import Registry, VariantEvidence, VersionEvidence
 
     manifest = load(folder / "tailcut.toml")
     model = manifest.deployment.model
@@ -216,7 +216,9 @@ def _add(folder: Path) -> str:
             source=made.name,
             inputs=model.inputs,
             outputs=model.outputs,
-            variants=[replace(to_add(made), live_code=found.live_code)],
+            variants=[
+                replace(to_add(made), evidence=VariantEvidence(recipe=found.found), live_code=found.live_code)
+            ],
             evidence=VersionEvidence(bounds=tuple(found.limits.bounds)),
         )
     Registry.of(manifest).promote(version.model, version.id, made.name)
