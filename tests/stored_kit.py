@@ -216,9 +216,7 @@ def _add(folder: Path) -> str:
             source=made.name,
             inputs=model.inputs,
             outputs=model.outputs,
-            variants=[
-                replace(to_add(made), evidence=VariantEvidence(recipe=found.found), live_code=found.live_code)
-            ],
+            variants=[replace(to_add(made), evidence=VariantEvidence(recipe=found.found), live_code=found.live_code)],
             evidence=VersionEvidence(bounds=tuple(found.limits.bounds)),
         )
     Registry.of(manifest).promote(version.model, version.id, made.name)
