@@ -111,8 +111,8 @@ def test_a_build_from_the_registry_needs_no_source(folder: Path) -> None:
 
 
 def test_typos_of_references_are_found_before_the_holdout_is_made(folder: Path, step_runner: StepRunner) -> None:
+    step = spec("holdout", manifest(folder, source="cases_of_preflight:godo"), folder, [])
     with pytest.raises(ManifestError, match=r"cases_of_preflight has no godo"):
-        step = spec("holdout", manifest(folder, source="cases_of_preflight:godo"), folder, [])
         step_runner.run(step, HoldoutRead, timeout_s=60)
 
 
