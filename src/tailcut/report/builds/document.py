@@ -122,12 +122,13 @@ def _harm(part: SliceVerdict) -> float:
 
 def _facts(version: Version) -> dict[str, str]:
     machine, holdout = version.evidence.machine, version.evidence.holdout
-    facts = {}
-    if machine is not None:
-        facts["processor"] = f"{machine.processor}, {machine.cores} cores ({', '.join(machine.flags)})"
-    facts["load"] = figures.load(version)
-    if holdout is not None:
-        facts["holdout"] = f"{holdout.rows} rows"
-        for name, part in (("selection", holdout.selection), ("confirmation", holdout.confirmation)):
-            facts[f"{name} split"] = f"{part.rows} rows, SHA-256 {part.sha256[:12]}"
-    return facts | version.evidence.versions
+    facts = {"load": figures.load(version), **version.evidence.versions}
+    if machine is None or holdout is None:
+        return facts
+    parts = {"selection": holdout.selection, "confirmation": holdout.confirmation}
+    return {
+        "processor": f"{machine.processor}, {machine.cores} cores ({', '.join(machine.flags)})",
+        "holdout": f"{holdout.rows} rows",
+        **{f"{name} split": f"{part.rows} rows, SHA-256 {part.sha256[:12]}" for name, part in parts.items()},
+        **facts,
+    }
