@@ -34,7 +34,7 @@ def compare(
     expected: Run,
     given: Run,
     single: bool,
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Compare on rows that lie on thresholds and one step to either side.
 
     Args:
@@ -58,7 +58,7 @@ def compare(
     if not ensembles.is_trees(end):
         return {}
     trees = ensembles.of(end)
-    found: dict[str, object] = {"trees": len(trees.trees), "tree_nodes": trees.nodes}
+    found: dict[str, Any] = {"trees": len(trees.trees), "tree_nodes": trees.nodes}
     if end is model:
         return {**found, "thresholds": _direct(end, trees, tensors, background, expected, given, single)}
     rows: Any = as_given(model, tensors)(background)
@@ -81,7 +81,7 @@ def _direct(
     expected: Run,
     given: Run,
     single: bool,
-) -> dict[str, object]:
+) -> dict[str, Any]:
     integral, nan = _columns(tensors, takes_nan(model))
     side = np.concatenate(
         [background[tensor.name].reshape(-1, len(tensor_columns(tensor))).astype(np.float64) for tensor in tensors], 1
@@ -97,7 +97,7 @@ def _direct(
     return _judged(made, trees, expected(inputs), given(inputs), single=single)
 
 
-def _behind_steps(last: Any, trees: Ensemble, rows: Any, output: TensorSpec) -> dict[str, object]:
+def _behind_steps(last: Any, trees: Ensemble, rows: Any, output: TensorSpec) -> dict[str, Any]:
     """Compare the trees alone, on matrices as the steps before give them."""
     wide = rows.dtype == DOUBLE
     nan = np.isnan(rows).any(axis=0)
@@ -121,7 +121,7 @@ def _behind_steps(last: Any, trees: Ensemble, rows: Any, output: TensorSpec) -> 
     return _judged(made, trees, source.reshape(other.shape), other, single=graph.single)
 
 
-def _judged(made: Probes, trees: Ensemble, source: Array, other: Array, *, single: bool) -> dict[str, object]:
+def _judged(made: Probes, trees: Ensemble, source: Array, other: Array, *, single: bool) -> dict[str, Any]:
     wrong, worst = wrong_rows(source, other, single=single)
     if wrong.any():
         raise BuildError(_said(made, wrong, worst, trees), hint="serve the source variant; and please report the model")
