@@ -19,7 +19,7 @@ from tailcut.manifest import Manifest, load
 from tailcut.manifest.keys import to_plain
 from tailcut.models.runtimes.sklearn import write_probes
 from tailcut.pipeline.hook_loading import import_code
-from tailcut.registry import NewVariant, Registry, Version
+from tailcut.registry import NewVariant, Registry, Version, VersionEvidence
 
 MANIFEST = """
 name = "m"
@@ -165,7 +165,7 @@ class Site:
         """Add a version as a build does, in a process of its own: variants "onnx", and "own" with the live object.
 
         Args:
-            code: whether it and the manifest are written down; builds of before did not.
+            code: whether it and the manifest are written down.
         """
         work = self.folder / "work"
         work.mkdir(exist_ok=True)
@@ -181,11 +181,11 @@ class Site:
             inputs=model.inputs,
             outputs=model.outputs,
             variants=[
-                NewVariant("own", "sklearn", artifacts["own"]),
+                NewVariant("own", "sklearn", artifacts["own"], live_code=(model.source,)),
                 NewVariant("onnx", "onnxruntime", artifacts["onnx"], base=True),
             ],
             files=files_of(written, work) if code else {},
-            code=written.code if code else None,
+            evidence=VersionEvidence(code=written.code if code else None),
             manifest=to_plain(self.manifest.deployment) if code else None,
         )
 

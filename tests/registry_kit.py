@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tailcut.common.fingerprint import Machine
 from tailcut.manifest import TensorSpec
-from tailcut.registry import NewVariant, Registry, Version
+from tailcut.registry import NewVariant, Registry, VariantEvidence, Version, VersionEvidence
 
 X = (TensorSpec(name="x", shape=(-1, 4)),)
 Y = (TensorSpec(name="y"),)
@@ -35,8 +35,9 @@ def add(
     files = {name: folder / name for name in ("torch", "onnx", "int8")}
     for name, file in files.items():
         file.write_bytes(name.encode() + content)
+    measured, code = VariantEvidence(metrics={"auc": 0.75}), ("my_model:build",)
     variants = [
-        NewVariant("torch", "torch", files["torch"], evidence={"metrics": {"auc": 0.75}}),
+        NewVariant("torch", "torch", files["torch"], evidence=measured, live_code=code),
         NewVariant("onnx", "onnxruntime", files["onnx"], base=True),
         NewVariant("int8", "onnxruntime", files["int8"], refused=refused, settings={"threads": len(content)}),
         NewVariant("fp16", "onnxruntime", None, refused="not here: no CUDA device"),
@@ -47,6 +48,6 @@ def add(
         inputs=X,
         outputs=Y,
         variants=variants,
-        evidence={"seed": 1},
+        evidence=VersionEvidence(versions={"onnx": "1.18"}),
         **more,  # type: ignore[arg-type]
     )

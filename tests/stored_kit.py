@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import numpy as np
 from tests.warm import warm
 
@@ -199,26 +198,26 @@ def _add_each(folder: Path, numbers: list[str]) -> None:
 
 
 def _add(folder: Path) -> str:
-    from tailcut.builder import sources, steps
+    from tailcut.builder import steps
     from tailcut.builder.records import Made, spec, to_add
     from tailcut.manifest import load
     from tailcut.models.runtimes.live import source_path
-    from tailcut.registry import Registry
+    from tailcut.registry import Registry, VariantEvidence, VersionEvidence
 
     manifest = load(folder / "tailcut.toml")
     model = manifest.deployment.model
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         steps.load_holdout(spec("holdout", manifest, work, []))
-        found = msgspec.convert(steps.make_source(spec("source", manifest, work, [])), sources.Found)
+        found = steps.make_source(spec("source", manifest, work, []))
         made = Made(name=found.variant, runtime=found.runtime, path=found.path, settings=found.settings)
         version = Registry.of(manifest).add(
             manifest.deployment.name,
             source=made.name,
             inputs=model.inputs,
             outputs=model.outputs,
-            variants=[replace(to_add(made), evidence={"recipe": found.found}, live_code=found.live_code)],
-            evidence={"bounds": found.found["limits"]["bounds"]},
+            variants=[replace(to_add(made), evidence=VariantEvidence(recipe=found.found), live_code=found.live_code)],
+            evidence=VersionEvidence(bounds=tuple(found.limits.bounds)),
         )
     Registry.of(manifest).promote(version.model, version.id, made.name)
     if source_path(manifest) is None:

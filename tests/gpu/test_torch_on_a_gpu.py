@@ -226,12 +226,12 @@ def _variants(built: SimpleNamespace) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ["bf16", "torch-compile"])
 def test_variants_of_the_module_are_built_measured_and_judged(built: SimpleNamespace, name: str) -> None:
     found = _variants(built)[name]
-    evidence = found.evidence["recipe"]
+    evidence = found.evidence.recipe.details
     assert evidence["device"] == torch.cuda.get_device_name()
     assert evidence["graphs"] == [1, 2]
     assert evidence["difference"]["max_abs"] < 0.05
-    assert found.evidence["bare_ms"]["1"]
-    assert found.evidence["quality"]["metrics"][0]["outcome"] == "pass"
+    assert found.evidence.bare_ms[1]
+    assert found.evidence.quality.metrics[0].outcome == "pass"
 
 
 @pytest.mark.parametrize("name", ["onnx-cuda", "fp16"])
@@ -240,7 +240,7 @@ def test_variants_of_the_graph_are_built_where_onnxruntime_is_the_one_for_gpus(
 ) -> None:
     if "onnxruntime-gpu" not in look().packages:
         pytest.skip("onnxruntime-gpu is not installed")
-    evidence = _variants(built)[name].evidence["recipe"]
+    evidence = _variants(built)[name].evidence.recipe.details
     assert evidence["device"] == torch.cuda.get_device_name()
     assert evidence["graphs"] == [1, 2]
     assert evidence["difference"]["max_abs"] < 0.05

@@ -101,20 +101,22 @@ def test_a_torch_model_becomes_three_variants_with_evidence(built: SimpleNamespa
     version = built.registry.version("demo")
     assert list(version.variants)[:2] == ["torch", "onnx"]
     evidence = version.variants["onnx"].evidence
-    parity = evidence["recipe"]["parity"]["found"]
+    parity = evidence.recipe.details["parity"]["found"]
     assert [each["rows"] for each in parity] == [1, 3, 8]
     assert all(each["max_abs"] < 1e-4 for each in parity)
-    judged = evidence["quality"]["metrics"][0]
-    assert judged["metric"] == "auc"
-    assert judged["outcome"] == "pass"
-    assert abs(judged["drop"]) < 1e-3
-    assert {rows: len(ms) for rows, ms in evidence["bare_ms"].items()} == {"1": ROUNDS, "8": ROUNDS}
-    assert [each["number"] for each in evidence["load"]["rounds"]] == list(range(6))
-    assert evidence["speed"]["reference"] == "torch"
-    assert evidence["cost"]["cpu_s"][0] > 0
-    assert version.variants["int8-dynamic"].evidence["recipe"]["operators"]["integer"] > 0
-    assert version.evidence["holdout"]["rows"] == 300
-    assert {"cpu", "versions", "race", "durations_s"} <= set(version.evidence)
+    assert evidence.recipe.exact
+    judged = evidence.quality.metrics[0]
+    assert judged.metric == "auc"
+    assert judged.outcome == "pass"
+    assert abs(judged.drop) < 1e-3
+    assert {rows: len(ms) for rows, ms in evidence.bare_ms.items()} == {1: ROUNDS, 8: ROUNDS}
+    assert [each.number for each in evidence.load.rounds] == list(range(6))
+    assert evidence.speed.reference == "torch"
+    assert evidence.cost.cpu_s[0] > 0
+    assert version.variants["int8-dynamic"].evidence.recipe.details["operators"]["integer"] > 0
+    assert version.evidence.holdout.rows == 300
+    written = built.json["version"]["evidence"]
+    assert {"machine", "versions", "holdout", "race", "load", "choice", "rate", "durations_s", "code"} <= set(written)
 
 
 def test_variants_answer_alike_through_their_runtimes(built: SimpleNamespace) -> None:
@@ -166,7 +168,7 @@ def test_an_onnx_file_is_its_own_source_and_int8_keeps_to_the_budget(linear: Pat
     version = registry.version("linear")
     assert version.source == "onnx"
     assert next(iter(version.variants)) == "onnx"
-    assert version.variants["onnx"].evidence["metrics"]["auc"] == 1.0
+    assert version.variants["onnx"].evidence.metrics["auc"] == 1.0
     assert "auc fell " in version.variants["int8-dynamic"].refused
     assert registry.promotion("linear").variant == "onnx"
     assert re.search(r"auc fell \S+; 350 rows can exclude drops above 0\.0\d+, budget 1e-06", done.stdout)
@@ -178,9 +180,9 @@ def test_an_onnx_file_is_its_own_source_and_int8_keeps_to_the_budget(linear: Pat
     assert again.returncode == 0, again.stderr
     assert version.id in [each.id for each in registry.list()]
     second = registry.version("linear").variants["int8-dynamic"]
-    judged = second.evidence["quality"]["metrics"][0]
-    assert (judged["metric"], judged["budget"]) == ("auc", 0.5)
-    assert judged["outcome"] == "pass"
+    judged = second.evidence.quality.metrics[0]
+    assert (judged.metric, judged.budget) == ("auc", 0.5)
+    assert judged.outcome == "pass"
     assert "auc fell" not in second.refused
 
 

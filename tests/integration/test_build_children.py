@@ -15,9 +15,11 @@ from tests.models import graphs
 from tailcut.builder import Holdout
 from tailcut.builder.children import StepRunner
 from tailcut.builder.records import Made, spec
+from tailcut.builder.steps import SCORE, HoldoutRead
 from tailcut.errors import BuildError, ManifestError
 from tailcut.manifest import Deployment, Manifest, Model, TensorSpec
 from tailcut.manifest import HoldoutSettings as HoldoutSection
+from tailcut.registry.evidence import HoldoutEvidence
 
 pytestmark = pytest.mark.integration
 
@@ -37,16 +39,15 @@ def manifest(holdout: str) -> Manifest:
     return Manifest(deployment, ROOT, {})
 
 
-def run(runner: StepRunner, holdout: str, folder: Path, timeout_s: float = 60.0) -> dict:
-    return runner.run(spec("holdout", manifest(holdout), folder, []), timeout_s=timeout_s)
+def run(runner: StepRunner, holdout: str, folder: Path, timeout_s: float = 60.0) -> HoldoutEvidence:
+    return runner.run(spec("holdout", manifest(holdout), folder, []), HoldoutRead, timeout_s=timeout_s).holdout
 
 
 def test_a_step_returns_its_findings_and_leaves_its_file(step_runner: StepRunner, tmp_path: Path) -> None:
     found = run(step_runner, "tests.models.holdouts:holdout", tmp_path)
-    assert found["rows"] == 300
-    assert {part: found[part]["rows"] for part in ("selection", "confirmation")} == {
-        part: Holdout.load(tmp_path / f"{part}.npz").rows for part in ("selection", "confirmation")
-    }
+    assert found.rows == 300
+    for name, part in (("selection", found.selection), ("confirmation", found.confirmation)):
+        assert part.rows == Holdout.load(tmp_path / f"{name}.npz").rows
 
 
 def test_a_variant_that_will_be_served_alone_is_judged_alone(step_runner: StepRunner, tmp_path: Path) -> None:
@@ -57,9 +58,9 @@ def test_a_variant_that_will_be_served_alone_is_judged_alone(step_runner: StepRu
     made = Made(name="onnx", runtime="onnxruntime", path=str(graphs.of_company(tmp_path / "onnx.onnx")))
     model = Model(source="onnx.onnx", inputs=(TensorSpec(name="x", shape=(-1, 4)),), outputs=(TensorSpec(name="y"),))
     step = spec("score", Manifest(Deployment(name="demo", model=model), tmp_path, {}), tmp_path, [made], "onnx")
-    found = step_runner.run(step, timeout_s=60.0)
-    assert not found["merge"]
-    assert found["metrics"]["log_loss"] == pytest.approx(np.log(1 + np.exp(-1.0)), rel=1e-5)
+    found = step_runner.run(step, SCORE.found, timeout_s=60.0)
+    assert found.rows_alone
+    assert found.metrics["log_loss"] == pytest.approx(np.log(1 + np.exp(-1.0)), rel=1e-5)
     scores = np.load(tmp_path / "scores-onnx.npz", allow_pickle=False)["y"]
     assert np.unique(scores.round(5)).tolist() == pytest.approx([0.26894, 0.73106])
 
@@ -90,7 +91,7 @@ def test_steps_are_forks_of_one_process_until_it_dies(step_runner: StepRunner, t
 
 def test_a_library_that_a_step_imported_is_there_when_the_next_one_begins(tmp_path: Path) -> None:
     with StepRunner() as runner:
-        seen = [run(runner, "tests.models.holdouts:of_lightgbm", tmp_path)["rows"] for _ in range(2)]
+        seen = [run(runner, "tests.models.holdouts:of_lightgbm", tmp_path).rows for _ in range(2)]
     assert seen == [20, 21]
 
 
@@ -116,18 +117,18 @@ def test_no_library_is_imported_before_the_users_code_where_that_would_be_anothe
     own = Manifest(deployment, tmp_path, {})
     first = ["tests.models.holdouts:of_lightgbm"] * (begins == SETS)
     with StepRunner() as runner:
-        seen = [run(runner, each, tmp_path)["rows"] for each in first]
+        seen = [run(runner, each, tmp_path).rows for each in first]
         steps = [spec("holdout", own, tmp_path, []) for _ in range(2)]
-        seen += [runner.run(step, timeout_s=60.0)["rows"] for step in steps]
-        seen.append(run(runner, "tests.models.holdouts:of_lightgbm", tmp_path)["rows"])
+        seen += [runner.run(step, HoldoutRead, timeout_s=60.0).holdout.rows for step in steps]
+        seen.append(run(runner, "tests.models.holdouts:of_lightgbm", tmp_path).rows)
     assert seen == ([20, 21, 20, 20] if begins == SETS else [20, 20, 20])
 
 
 def test_no_step_sees_what_the_users_code_of_another_imported_or_drew(step_runner: StepRunner, tmp_path: Path) -> None:
-    seen = [run(step_runner, "tests.models.holdouts:of_modules", tmp_path)["rows"] for _ in range(3)]
+    seen = [run(step_runner, "tests.models.holdouts:of_modules", tmp_path).rows for _ in range(3)]
     assert seen == [20, 20, 20]
     run(step_runner, "tests.models.holdouts:of_lightgbm", tmp_path)  # numpy.random is there from now on
-    drawn = {run(step_runner, "tests.models.holdouts:of_chance", tmp_path)["sha256"] for _ in range(3)}
+    drawn = {run(step_runner, "tests.models.holdouts:of_chance", tmp_path).sha256 for _ in range(3)}
     assert len(drawn) == 3
 
 
@@ -154,9 +155,9 @@ def test_memory_that_the_warm_process_holds_is_no_steps(tmp_path: Path) -> None:
     with StepRunner() as runner:
         step = spec("holdout", manifest("tests.models.holdouts:of_torch"), tmp_path, [])
         with pytest.raises(BuildError, match="the limit is 64 MiB"):
-            runner.run(step, timeout_s=60.0, memory_bytes=64 << 20)
-        runner.run(step, timeout_s=60.0)
-        runner.run(step, timeout_s=60.0, memory_bytes=64 << 20)
+            runner.run(step, HoldoutRead, timeout_s=60.0, memory_bytes=64 << 20)
+        runner.run(step, HoldoutRead, timeout_s=60.0)
+        runner.run(step, HoldoutRead, timeout_s=60.0, memory_bytes=64 << 20)
 
 
 def test_a_hang_is_killed_at_its_limit(step_runner: StepRunner, tmp_path: Path) -> None:
@@ -167,7 +168,7 @@ def test_a_hang_is_killed_at_its_limit(step_runner: StepRunner, tmp_path: Path) 
 def test_a_step_that_takes_too_much_memory_is_killed_at_its_limit(step_runner: StepRunner, tmp_path: Path) -> None:
     step = spec("holdout", manifest("tests.models.holdouts:greedy"), tmp_path, [])
     with pytest.raises(BuildError, match=r"held \d+ MiB of memory, the limit is 256 MiB and was killed\n.*taking all"):
-        step_runner.run(step, timeout_s=60.0, memory_bytes=256 << 20)
+        step_runner.run(step, HoldoutRead, timeout_s=60.0, memory_bytes=256 << 20)
 
 
 def test_an_exception_of_the_users_code_names_the_line(step_runner: StepRunner, tmp_path: Path) -> None:

@@ -45,11 +45,12 @@ def test_the_base_is_the_source_of_what_is_made_here(building: Building, tmp_pat
     (candidate,) = building.made
     assert (candidate.base, candidate.reference, candidate.refused) == (True, "", "")
     assert candidate.sha256 == digest(kept)
-    assert candidate.evidence["metrics"]["accuracy"] == 1.0
-    assert candidate.evidence["recipe"]["from_registry"]["version"] == version.id
+    assert candidate.evidence.metrics["accuracy"] == 1.0
+    assert candidate.evidence.recipe.details["from_registry"]["version"] == version.id
     building.tune(candidate)
     assert candidate.made is not None
-    assert candidate.made.settings == candidate.evidence["tuning"]["settings"]
+    assert candidate.evidence.tuning is not None
+    assert candidate.made.settings == candidate.evidence.tuning.settings
     assert candidate.made.settings["threads"] <= building.here.cores
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -11,13 +11,15 @@ import pytest
 from tests.models import tokens
 
 from tailcut.builder.children import StepRunner
+from tailcut.builder.recipes import Result
 from tailcut.builder.records import Made, spec
-from tailcut.builder.steps import CONFIRMATION_FILE, SELECTION_FILE
+from tailcut.builder.steps import CONFIRMATION_FILE, MAKE, SCORE, SELECTION_FILE, TUNE, Step
 from tailcut.errors import BuildError
 from tailcut.manifest import Deployment, Manifest, Model, Slo, TensorSpec
 from tailcut.models.runtimes import open_runtime
 from tailcut.registry import NewVariant, Registry
 
+T = TypeVar("T")
 pytestmark = [pytest.mark.integration, pytest.mark.quiet]
 
 INPUTS = tuple(TensorSpec(name=name, datatype="INT64", shape=(-1, -1)) for name in ("ids", "mask"))
@@ -42,11 +44,12 @@ class Bench:
         self.made.append(Made(name=name, runtime="onnxruntime", path=str(path)))
         return self.made[-1]
 
-    def step(self, step: str, target: str, base: str = "") -> dict[str, Any]:
-        return self.runner.run(spec(step, self.manifest, self.folder, self.made, target, base), timeout_s=120.0)
+    def step(self, step: Step[T], target: str, base: str = "") -> T:
+        given = spec(step.name, self.manifest, self.folder, self.made, target, base)
+        return self.runner.run(given, step.found, timeout_s=120.0)
 
-    def make_pair(self) -> dict[str, Any]:
-        return self.step("make", "pair", "onnx")
+    def make_pair(self) -> Result:
+        return self.step(MAKE, "pair", "onnx")
 
 
 def test_each_length_goes_to_the_variant_that_is_faster_there(tmp_path: Path, step_runner: StepRunner) -> None:
@@ -54,21 +57,21 @@ def test_each_length_goes_to_the_variant_that_is_faster_there(tmp_path: Path, st
     onnx, int8 = bench.add("onnx", word_layers=16), bench.add("int8-dynamic", row_layers=100)
     spoiled = bench.add("int8-static", shift=-0.4)
     for place, each in enumerate((onnx, int8)):
-        tuned = bench.step("tune", each.name)
-        bench.made[place] = msgspec.structs.replace(each, settings=tuned["settings"])
+        tuned = bench.step(TUNE, each.name)
+        bench.made[place] = msgspec.structs.replace(each, settings=tuned.settings)
     found = bench.make_pair()
-    recipe = found["found"]
+    recipe = found.found
     assert (recipe["short"], recipe["long"], recipe["input"]) == ("onnx", "int8-dynamic", "ids")
     assert 16 <= recipe["at"] < 256
     assert recipe["ratio"] < 0.97
-    assert found["reference"] in {"onnx", "int8-dynamic"}
+    assert found.reference in {"onnx", "int8-dynamic"}
     assert "accuracy fell" in recipe["dropped"][spoiled.name]
 
     pair = Made(name="pair", runtime="pair", path=str(tmp_path / "pair.json"),
-                settings=found["settings"], parts=found["parts"])  # fmt: skip
+                settings=found.settings, parts=dict(found.parts))  # fmt: skip
     bench.made.append(pair)
-    bench.step("score", "onnx")
-    assert bench.step("score", "pair")["agreement"]["max_abs"] < 1e-5, "through both parts"
+    bench.step(SCORE, "onnx")
+    assert bench.step(SCORE, "pair").agreement["max_abs"] < 1e-5, "through both parts"
 
     registry = Registry(tmp_path / "registry")
     version = registry.add(

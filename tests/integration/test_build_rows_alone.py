@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -18,9 +18,11 @@ from tailcut.builder.progress import silent
 from tailcut.builder.records import Made, spec
 from tailcut.builder.speed import served
 from tailcut.builder.speed.rounds import Entrant
-from tailcut.builder.steps import CONFIRMATION_FILE, SELECTION_FILE
+from tailcut.builder.steps import CONFIRMATION_FILE, RACE, SCORE, SELECTION_FILE, TUNE, Step
 from tailcut.manifest import Manifest, load
+from tailcut.registry.evidence import Scores
 
+T = TypeVar("T")
 pytestmark = [pytest.mark.integration, pytest.mark.quiet]
 
 MANIFEST = """
@@ -59,20 +61,23 @@ def made(tmp_path: Path) -> list[Made]:
 def test_a_build_times_and_judges_rows_one_by_one(
     manifest: Manifest, made: list[Made], step_runner: StepRunner
 ) -> None:
-    def step(manifest: Manifest, made: list[Made], name: str, target: str = "") -> dict[str, Any]:
-        return step_runner.run(spec(name, manifest, manifest.directory, made, target), timeout_s=120.0)
+    def step(made: list[Made], step: Step[T], target: str = "") -> T:
+        given = spec(step.name, manifest, manifest.directory, made, target)
+        return step_runner.run(given, step.found, timeout_s=120.0)
 
-    found = {each.name: step(manifest, made, "score", each.name) for each in made}
-    assert {name: each["rows_alone"] for name, each in found.items()} == {"onnx": False, "int8-dynamic": True}
-    assert found["int8-dynamic"]["neighbour"]["operators"] == ["DynamicQuantizeLinear"]
-    assert set(found["int8-dynamic"]["neighbour"]["outputs"]) == {"y", "z"}
-    scored = [msgspec.structs.replace(each, rows_alone=found[each.name]["rows_alone"]) for each in made]
-    tuned = {each.name: step(manifest, scored, "tune", each.name) for each in scored}
-    assert [cost["rows"] for cost in tuned["onnx"]["costs"]] == [1, 2, 4, 8]
-    assert [cost["rows"] for cost in tuned["int8-dynamic"]["costs"]] == [1]
-    assert (tuned["onnx"]["batch_rows"], tuned["int8-dynamic"]["batch_rows"]) == (8, 1)
-    raced = step(manifest, scored, "race")["ms"]["int8-dynamic"]
-    assert np.median(raced["8"]) > 4 * np.median(raced["1"]), "eight rows are eight runs"
+    found = {each.name: step(made, SCORE, each.name) for each in made}
+    assert {name: each.rows_alone for name, each in found.items()} == {"onnx": False, "int8-dynamic": True}
+    neighbour = found["int8-dynamic"].neighbour
+    assert neighbour is not None
+    assert neighbour.operators == ["DynamicQuantizeLinear"]
+    assert set(neighbour.outputs) == {"y", "z"}
+    scored = [msgspec.structs.replace(each, rows_alone=found[each.name].rows_alone) for each in made]
+    tuned = {each.name: step(scored, TUNE, each.name) for each in scored}
+    assert [cost.rows for cost in tuned["onnx"].costs] == [1, 2, 4, 8]
+    assert [cost.rows for cost in tuned["int8-dynamic"].costs] == [1]
+    assert (tuned["onnx"].batch_rows, tuned["int8-dynamic"].batch_rows) == (8, 1)
+    raced = step(scored, RACE).ms["int8-dynamic"]
+    assert np.median(raced[8]) > 4 * np.median(raced[1]), "eight rows are eight runs"
 
 
 def test_under_load_it_is_served_row_by_row(manifest: Manifest, made: list[Made], tmp_path: Path) -> None:
@@ -92,10 +97,10 @@ def test_under_load_it_is_served_row_by_row(manifest: Manifest, made: list[Made]
 def test_what_scoring_found_goes_with_the_variant(
     manifest: Manifest, made: list[Made], monkeypatch: pytest.MonkeyPatch, alone: bool
 ) -> None:
-    monkeypatch.setattr(StepRunner, "run", lambda *_, **__: {"rows_alone": alone, "merge": not alone})
+    monkeypatch.setattr(StepRunner, "run", lambda *_, **__: Scores(rows_alone=alone))
     running = Building(manifest, manifest.directory, look(), silent, StepRunner())
     running.candidates["onnx"] = candidate = Candidate("onnx", "onnxruntime", made=made[0])
     running.score(candidate)
     assert candidate.made is not None
     assert candidate.made.rows_alone is alone
-    assert candidate.evidence["rows_alone"] is alone
+    assert candidate.evidence.rows_alone is alone

@@ -17,7 +17,7 @@ from tailcut.ladder import LadderOptions, climb
 from tailcut.ladder.process import ServerProcess, free_port
 from tailcut.manifest import TensorSpec
 from tailcut.manifest.subject import find_subject
-from tailcut.registry import NewVariant, Registry
+from tailcut.registry import NewVariant, Registry, VariantEvidence
 from tailcut.report.ladder.file import LadderRecord, load_ladder
 
 HERE = Path(__file__).parent
@@ -71,7 +71,7 @@ rungs = [
 def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ladder")
     linear(folder / "model.onnx")
-    evidence = {"metrics": {"auc": 0.75, "log_loss": 0.5}}
+    evidence = VariantEvidence(metrics={"auc": 0.75, "log_loss": 0.5})
     registry = Registry(folder / "registry")
     version = registry.add(
         "tiny",

@@ -44,9 +44,10 @@ def made(work: recipe_kit.Work, name: str) -> Made:
 
 def test_fp32_gives_the_bases_answers_from_one_file(bert: Made, tmp_path: Path) -> None:
     work = recipe_kit.work(tmp_path, recipe_kit.ENCODER, bert, encoder.holdout(), "openvino.ovir")
-    found = recipe("openvino").make(work).found
-    assert found["operators"] == {"MatMul": 8 * encoder.LAYERS}
-    assert max(each["max_abs"] for each in found["parity"]["found"]) < 1e-4
+    result = recipe("openvino").make(work)
+    assert result.found["operators"] == {"MatMul": 8 * encoder.LAYERS}
+    assert max(each["max_abs"] for each in result.found["parity"]["found"]) < 1e-4
+    assert result.evidence.exact
     assert sorted(zipfile.ZipFile(work.path).namelist()) == ["model.bin", "model.xml"]
 
 

@@ -25,7 +25,7 @@ from tailcut.builder.quality import batch_invariance
 from tailcut.manifest import Manifest, load
 from tailcut.models.runtimes import open_runtime
 from tailcut.models.runtimes.base import OpenSpec
-from tailcut.registry import NewVariant, Registry
+from tailcut.registry import NewVariant, Registry, VariantEvidence
 
 pytestmark = pytest.mark.integration
 
@@ -103,11 +103,11 @@ def registered(folder: Path, model: Model) -> Manifest:
     section = manifest.deployment.model
     runtime = open_runtime(OpenSpec("onnx", "onnxruntime", path, section.inputs, section.outputs, {}), threads=1)
     rows = np.random.default_rng(1).normal(size=(100, coupled.WIDTH)).astype(np.float32)
-    evidence = batch_invariance.coupling(runtime, Holdout(inputs={"x": rows}), section, [path])
+    found = batch_invariance.measure(runtime, Holdout(inputs={"x": rows}), section, [path])
     runtime.close()
-    assert evidence["rows_alone"] is model.alone
+    assert found.rows_alone is model.alone
     registry = Registry.of(manifest)
-    new = NewVariant("onnx", "onnxruntime", path, evidence=evidence)
+    new = NewVariant("onnx", "onnxruntime", path, evidence=VariantEvidence(rows_alone=found.rows_alone))
     version = registry.add("rows", source="onnx", inputs=section.inputs, outputs=section.outputs, variants=[new])
     registry.promote("rows", version.id, "onnx")
     return manifest

@@ -267,7 +267,7 @@ def test_a_whole_build_stores_the_model_without_skl2onnx(tmp_path: Path) -> None
         versions.append(Registry(folder / ".tailcut/registry").version("stored"))
     (folder / "my_model.py").unlink()
     assert [version.variants["sklearn"].runtime for version in versions] == ["skops", "skops"]
-    assert [version.live_code("sklearn") for version in versions] == [(), ()]
+    assert [version.variants["sklearn"].live_code for version in versions] == [(), ()]
     code, said = run_tailcut(folder, "registry", "promote", "sklearn", "--version", versions[0].id)
     assert (code, said.split()[-2:]) == (0, [versions[0].id, "sklearn"]), said
     code, said = run_tailcut(folder, "registry", "rollback")

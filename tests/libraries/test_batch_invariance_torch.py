@@ -18,6 +18,7 @@ from tailcut.builder.quality import batch_invariance  # noqa: E402
 from tailcut.manifest import Model, TensorSpec  # noqa: E402
 from tailcut.models.runtimes import open_runtime  # noqa: E402
 from tailcut.models.runtimes.base import OpenSpec  # noqa: E402
+from tailcut.registry.evidence import RowCoupling  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -34,13 +35,13 @@ def texts() -> Holdout:
 
 def measured(
     folder: Path, make: Callable[[], Any], inputs: tuple[TensorSpec, ...], holdout: Holdout, outputs: int = 1
-) -> dict[str, Any]:
+) -> RowCoupling:
     torch.save(make().state_dict(), folder / "source.pt")
     model = Model(
         source="m:m", inputs=inputs, outputs=tuple(TensorSpec(name=f"y{number}") for number in range(outputs))
     )
     opening = OpenSpec("torch", "torch", folder / "source.pt", model.inputs, model.outputs, {})
-    return batch_invariance.coupling(open_runtime(opening, threads=1, source=make), holdout, model, [opening.artifact])
+    return batch_invariance.measure(open_runtime(opening, threads=1, source=make), holdout, model, [opening.artifact])
 
 
 @pytest.mark.parametrize(
@@ -55,19 +56,19 @@ def measured(
 )
 def test_modules_that_look_at_the_whole_batch(tmp_path: Path, make: Callable[[], Any], alone: bool) -> None:
     found = measured(tmp_path, make, X, FLOATS)
-    assert (found["rows_alone"], found["merge"]) == (alone, not alone)
-    assert found["neighbour"]["operators"] == ()
+    assert found.rows_alone is alone
+    assert found.operators == []
 
 
 def test_a_second_output_that_is_coupled(tmp_path: Path) -> None:
     found = measured(tmp_path, coupled_torch.SecondHead, X, FLOATS, outputs=2)
-    assert found["rows_alone"]
-    first, second = found["neighbour"]["outputs"].values()
-    assert max(first["max_abs"].values()) <= first["limit"]
-    assert max(second["max_abs"].values()) > second["limit"]
+    assert found.rows_alone
+    first, second = found.outputs.values()
+    assert max(first.max_abs.values()) <= first.limit
+    assert max(second.max_abs.values()) > second.limit
 
 
 @pytest.mark.parametrize("masked", [True, False])
 def test_attention_without_a_mask_sees_the_padding_of_longer_neighbours(tmp_path: Path, masked: bool) -> None:
     found = measured(tmp_path, lambda: coupled_torch.Encoder(masked), TOKENS, texts())
-    assert found["rows_alone"] is not masked
+    assert found.rows_alone is not masked

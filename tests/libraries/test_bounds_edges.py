@@ -19,6 +19,7 @@ from tailcut.builder.limits import refusal
 from tailcut.common.bounds import Bound
 from tailcut.common.tensors import Arrays
 from tailcut.manifest import TensorSpec
+from tailcut.registry.evidence import EdgeFinding
 
 SHOP = TensorSpec(name="shop", datatype="INT64")
 PRICE = TensorSpec(name="price", datatype="FP64", shape=(-1, 2))
@@ -253,7 +254,7 @@ def test_a_slow_model_leaves_values_untried_and_the_findings_say_so(monkeypatch:
     assert untried.text == (
         f"input 'shop' column 0 = {untried.value} and {untried.more} other values not tried: the trials exceeded 60 s"
     )
-    assert refusal([{"kind": "untried", "text": untried.text}]) == ""
+    assert refusal([EdgeFinding(kind="untried", text=untried.text)]) == ""
 
 
 def test_what_native_code_logs_of_a_trial_is_dropped(capfd: pytest.CaptureFixture[str]) -> None:

@@ -45,7 +45,7 @@ SMALL: dict[str, Any] = {"n_estimators": 30, "min_child_samples": 5, "verbose": 
 def answers(tmp_path: Path, model: Any, inputs: Arrays = WIDE, tensors: tuple[TensorSpec, ...] = TENSORS) -> Any:
     """The source variant's answers, as FP64."""
     found, work = made(tmp_path, live(model), inputs, tensors, TensorSpec(name="y", datatype="FP64"))
-    assert found.found["reference"]["max_abs"] == {"y": 0.0}
+    assert found.found.details["reference"]["max_abs"] == {"y": 0.0}
     return work.open(work.base).run(inputs, ["y"])["y"]
 
 

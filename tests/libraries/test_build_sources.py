@@ -41,7 +41,7 @@ def test_classifiers_answer_with_probabilities(tmp_path: Path, kind: str, target
     found, work = made(tmp_path, live(model), {"x": ROWS}, output=output)
     assert (found.kind, found.variant, found.runtime) == (kind, kind, "skops" if kind == "sklearn" else kind)
     assert found.live_code == ()
-    assert found.found["classes"] == list(range(2 if output is Y else 3))
+    assert found.found.classes == list(range(2 if output is Y else 3))
     runtime = work.open(work.base, threads=2)
     given = runtime.run({"x": ROWS}, ["y"])["y"]
     probabilities = model.predict_proba(ROWS)
@@ -56,7 +56,7 @@ def test_early_stopping_keeps_the_best_trees_only(tmp_path: Path) -> None:
     boosted = xgboost.XGBClassifier(n_estimators=60, early_stopping_rounds=3, learning_rate=0.9)
     boosted.fit(ROWS[:100], BINARY[:100], verbose=False, **settings)
     found, work = made(tmp_path, live(boosted), {"x": ROWS})
-    assert found.found["rounds"] == boosted.best_iteration + 1 < 60
+    assert found.found.details["rounds"] == boosted.best_iteration + 1 < 60
     given = work.open(work.base).run({"x": ROWS}, ["y"])["y"]
     np.testing.assert_allclose(given, boosted.predict_proba(ROWS)[:, 1], atol=1e-6)
 
@@ -109,7 +109,7 @@ def test_an_estimator_of_an_unknown_class_is_not_stored(tmp_path: Path) -> None:
         assert sorted(kept.files) == ["answers", "input/x"]
     assert found.runtime == "sklearn"
     assert found.live_code == ("tailcut_live_models:model",)
-    assert f"holds {__name__}:OwnForest" in found.found["not_stored"]
+    assert f"holds {__name__}:OwnForest" in found.found.not_stored
 
 
 def test_an_estimator_that_is_not_the_builds_is_refused(tmp_path: Path) -> None:

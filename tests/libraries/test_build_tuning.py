@@ -21,7 +21,8 @@ from tailcut.common.tensors import Arrays
 from tailcut.manifest import Batching, Deployment, Manifest, Model, Slo, TensorSpec
 from tailcut.models.runtimes import Runtime
 from tailcut.models.runtimes.sliced import sliced
-from tailcut.models.runtimes.tuning import Setting, choose, grid, tuned_points
+from tailcut.models.tuning import choose, grid
+from tailcut.registry.evidence import Setting
 
 INPUTS = tuple(TensorSpec(name=name, datatype="INT64", shape=(-1, -1)) for name in ("ids", "mask"))
 
@@ -92,25 +93,25 @@ def test_every_setting_of_the_table_is_measured_and_one_is_chosen(tmp_path: Path
         settings={"threads": 64, "spin_us": 5, "precision": "f32"},
     )  # fmt: skip
     found = tune(manifest(tmp_path), made, tokens.holdout(rows=40), cores=2, budget_s=0.1)
-    assert [Setting(**row["setting"]) for row in found["table"]] == grid(2)
-    varied = [Setting(**row["setting"]) for row in found["variations"]]
+    assert [row.setting for row in found.table] == grid(2)
+    varied = [row.setting for row in found.variations]
     plain = [each.plain for each in (*grid(2), *varied[1:])]
-    assert found["settings"] in plain
+    assert found.settings in plain
     assert {"spin_us": 5}.items() not in [each.items() for each in plain]
     assert len(plain) == len({str(each) for each in plain}) > 3
-    assert [cost["rows"] for cost in found["costs"]] == [1, 2, 4, 8, 16, 32]
-    assert all(cost["p95_ms"] >= cost["p50_ms"] > 0 and cost["calls"] >= 3 for cost in found["costs"])
-    assert tuned_points({"tuning": found}) == {cost["rows"]: cost["mean_ms"] * 1e6 for cost in found["costs"]}
-    for row in (*found["table"], *found["variations"]):
-        assert row["ms"] > 0
-        assert row["rows_per_s"] > 0
+    assert [cost.rows for cost in found.costs] == [1, 2, 4, 8, 16, 32]
+    assert all(cost.p95_ms >= cost.p50_ms > 0 and cost.calls >= 3 for cost in found.costs)
+    assert found.points == {cost.rows: cost.mean_ms * 1e6 for cost in found.costs}
+    for row in (*found.table, *found.variations):
+        assert row.ms > 0
+        assert row.rows_per_s > 0
 
 
 def test_a_rate_that_no_setting_carries_takes_every_core(tmp_path: Path) -> None:
     made = Made(name="v", runtime="onnxruntime", path=str(tokens.counting(tmp_path / "m.onnx", word_layers=8)))
     found = tune(manifest(tmp_path, rate=1e9), made, tokens.holdout(rows=40), cores=2, budget_s=0.1)
-    carried = {(row["setting"]["threads"], row["setting"]["executors"]): row["rows_per_s"] for row in found["table"]}
-    chosen = found["settings"]["threads"], found["settings"]["executors"]
+    carried = {(row.setting.threads, row.setting.executors): row.rows_per_s for row in found.table}
+    chosen = found.settings["threads"], found.settings["executors"]
     assert carried[chosen] * 1.1 >= max(carried.values())
 
 
@@ -127,8 +128,8 @@ def test_where_there_is_nothing_to_choose_it_says_why(
 ) -> None:
     made = Made(name="v", runtime=runtime, path="no such file", settings=settings)
     found = tune(manifest(tmp_path), made, tokens.holdout(rows=20), cores=2)
-    assert (found["settings"], found["table"]) == ({}, [])
-    assert why in found["why"]
+    assert (found.settings, found.table) == ({}, [])
+    assert why in found.why
 
 
 class Clock:
@@ -189,8 +190,8 @@ def test_large_batches_run_in_slices_where_that_is_faster_in_every_round(
     holdout = Holdout(inputs={"x": np.zeros((40, 2), np.float32)})
     made = Made(name="v", runtime="onnxruntime", path="m.onnx", settings={})
     found = tune(Manifest(deployment, tmp_path, {}), made, holdout, cores=1, budget_s=0.3)
-    assert found["settings"].get("run_rows") == chosen
+    assert found.settings.get("run_rows") == chosen
     if chosen:
         assert max(opened[-1].rows) <= chosen, "the costs are those of slices"
-        (large,) = [cost["p50_ms"] for cost in found["costs"] if cost["rows"] == 16]
+        (large,) = [cost.p50_ms for cost in found.costs if cost.rows == 16]
         assert large < 0.75 * 16 * 0.8

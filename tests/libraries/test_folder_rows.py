@@ -209,7 +209,7 @@ def test_every_stage_is_exported_with_the_answers_of_the_module(bases: dict[str,
     )
     put(folder / CROSS[0], prompts={"q": "query the: "}, default_prompt_name="q", truncate_dim=12)
     found, work = made(tmp_path, str(folder), tokens(folder), (IDS, MASK), TensorSpec(name="y", shape=(-1, 12)))
-    assert found.found["reference"]["texts"] > 10
+    assert found.found.details["reference"]["texts"] > 10
     module = huggingface.module(folder, ("input_ids", "attention_mask"), rank=2, weights=True)
     model = work.manifest.deployment.model
     onnx_export.export(module, work.selection, model.inputs, model.outputs, work.path)
@@ -239,7 +239,5 @@ def test_how_texts_become_tokens_is_part_of_the_deployment_version(bases: dict[s
 def test_a_mask_is_held_to_what_a_tokenizer_gives(bases: dict[str, Path], tmp_path: Path) -> None:
     """Kernels of attention take other numbers otherwise than the module."""
     found, _ = made(tmp_path, str(bases["encoder"]), tokens(bases["encoder"]), (IDS, MASK), VECTOR)
-    bounds = found.found["limits"]["bounds"]
-    assert [tuple(each["values"]) for each in bounds if each["input"] == "attention_mask" and "values" in each] == [
-        (0, 1)
-    ]
+    bounds = found.limits.bounds
+    assert [each.values for each in bounds if each.input == "attention_mask" and each.values is not None] == [(0, 1)]

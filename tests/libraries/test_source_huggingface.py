@@ -88,7 +88,7 @@ def test_a_plain_folder_gives_the_mean_of_its_tokens(folder: Path) -> None:
         hidden = model(**{name: torch.from_numpy(array) for name, array in inputs.items()}).last_hidden_state.numpy()
     wide = inputs["attention_mask"][:, :, None]
     np.testing.assert_allclose(given, (hidden * wide).sum(axis=1) / wide.sum(axis=1), atol=1e-5)
-    assert found.found["reference"]["library"] == "SentenceTransformer.encode"
+    assert found.found.details["reference"]["library"] == "SentenceTransformer.encode"
 
 
 def test_the_weights_come_from_the_artifact_at_serving(folder: Path) -> None:

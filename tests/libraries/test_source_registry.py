@@ -44,13 +44,12 @@ def test_an_onnx_base_needs_nothing_but_the_registry(tmp_path: Path, linear: Pat
         NewVariant("int8-dynamic", "onnxruntime", linear),
     )
     version = Registry(tmp_path / "registry").add("m", source="onnx", inputs=(X,), outputs=(Y,), variants=[old, new])
-    base = source.fetch(fetched(tmp_path), manifest(tmp_path, model()), "latest")
-    assert base.version == version.id
-    (found,) = base.variants
+    (found,) = source.fetch(fetched(tmp_path), manifest(tmp_path, model()), "latest")
+    assert found.found.details["from_registry"]["version"] == version.id
     assert (found.kind, found.variant, found.runtime, found.trees) == ("onnx", "onnx", "onnxruntime", False)
     assert found.settings == {}, "threads were chosen on the other machine"
     assert Path(found.path) == tmp_path / "work" / "onnx.onnx"
-    assert digest(Path(found.path)) == version.variants["onnx"].sha256 == found.found["from_registry"]["sha256"]
+    assert digest(Path(found.path)) == version.variants["onnx"].sha256 == found.found.details["from_registry"]["sha256"]
 
 
 class Linear(torch.nn.Module):
@@ -77,16 +76,15 @@ def torch_version(folder: Path, exported: Path | None = None) -> str:
 def test_a_torch_base_comes_with_its_export(tmp_path: Path, linear: Path) -> None:
     version = torch_version(tmp_path, linear)
     base = source.fetch(fetched(tmp_path), manifest(tmp_path, model(live(Linear()))), version)
-    assert [(each.kind, each.variant) for each in base.variants] == [("torch", "torch"), ("onnx", "onnx")]
-    assert [Path(each.path).name for each in base.variants] == ["torch.pt", "onnx.onnx"]
+    assert [(each.kind, each.variant) for each in base] == [("torch", "torch"), ("onnx", "onnx")]
+    assert [Path(each.path).name for each in base] == ["torch.pt", "onnx.onnx"]
 
 
 def test_without_the_modules_code_its_export_is_the_reference(tmp_path: Path, linear: Path) -> None:
     version = torch_version(tmp_path, linear)
-    base = source.fetch(fetched(tmp_path), manifest(tmp_path, model("not_here:model")), version)
-    (found,) = base.variants
+    (found,) = source.fetch(fetched(tmp_path), manifest(tmp_path, model("not_here:model")), version)
     assert (found.kind, found.variant) == ("onnx", "onnx")
-    assert "not_here" in found.found["from_registry"]["instead_of"]["torch"]
+    assert "not_here" in found.found.details["from_registry"]["instead_of"]["torch"]
 
 
 def test_a_base_that_cannot_be_opened_says_why(tmp_path: Path) -> None:
@@ -122,11 +120,9 @@ def test_a_stored_estimator_is_a_base_by_itself(tmp_path: Path) -> None:
     forest = RandomForestClassifier(3, random_state=0).fit(rows, rows[:, 0] > 0)
     made_here, _ = made(fetched(tmp_path), live(forest), {"x": rows}, (X,))
     variant = NewVariant("sklearn", made_here.runtime, Path(made_here.path))
-    version = Registry(tmp_path / "registry").add(
-        "m", source="sklearn", inputs=(X,), outputs=(Y,), variants=[variant], evidence={}
-    )
+    version = Registry(tmp_path / "registry").add("m", source="sklearn", inputs=(X,), outputs=(Y,), variants=[variant])
     (tmp_path / "there").mkdir()
-    (found,) = source.fetch(tmp_path / "there", manifest(tmp_path, model("gone:build")), version.id).variants
+    (found,) = source.fetch(tmp_path / "there", manifest(tmp_path, model("gone:build")), version.id)
     assert (found.kind, found.variant, found.runtime, found.trees) == ("sklearn", "sklearn", "skops", True)
     assert found.live_code == ()
     assert Path(found.path).name == "sklearn.skops"

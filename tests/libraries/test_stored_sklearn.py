@@ -68,7 +68,7 @@ MODELS: dict[str, Callable[[], Any]] = {
 def test_a_stored_model_gives_the_same_bits(tmp_path: Path, kind: str) -> None:
     model = MODELS[kind]().fit(ROWS, CLASS)
     found, work = made(tmp_path, live(model), {"x": ROWS})
-    assert (found.runtime, found.live_code, found.found["not_stored"]) == ("skops", (), "")
+    assert (found.runtime, found.live_code, found.found.not_stored) == ("skops", (), "")
     live(None)  # the user's object is gone
     given = work.open(work.base).run({"x": ROWS}, ["y"])["y"]
     own = model.predict_proba(ROWS)[:, 1] if hasattr(model, "predict_proba") else model.predict(ROWS)
@@ -123,7 +123,7 @@ def test_unknown_types_are_named_and_not_stored(tmp_path: Path, step: Any, said:
     model = make_pipeline(step, LogisticRegression()).fit(ROWS, CLASS)
     found, _ = made(tmp_path, live(model), {"x": ROWS})
     assert found.runtime == "sklearn"
-    assert said in found.found["not_stored"]
+    assert said in found.found.not_stored
     assert found.live_code
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,12 +19,12 @@ from tailcut.builder import build as build_all
 from tailcut.builder import builder
 from tailcut.builder.children import StepRunner
 from tailcut.builder.records import Spec
-from tailcut.builder.speed import verdicts
 from tailcut.builder.steps import CONFIRMATION_FILE, STEPS
 from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import Manifest, load
 from tailcut.manifest.keys import to_toml
 from tailcut.registry import Version
+from tailcut.registry.evidence import Choice, Race
 
 _CODE = """
 from tests.matrix import builds, objects
@@ -162,7 +162,7 @@ def _read(found: Built, version: Version) -> Built:
     judged = {name: each.refused for name, each in version.variants.items() if name in ("onnx", version.source)}
     # Of two builds the first knows best why there is no ONNX variant.
     found.refusals = {name: refused for name, refused in judged.items() if name not in found.variants} | found.refusals
-    found.judged = dict(version.variants[version.source].evidence.get("metrics", {}))
+    found.judged = dict(version.variants[version.source].evidence.metrics)
     return found
 
 
@@ -185,9 +185,9 @@ def _place(error: BaseException) -> str:
 def _unmeasured(found: Built) -> Iterator[None]:
     """Do the build's steps in this process, and leave out those that measure time: no answer depends on them."""
 
-    def step(_: StepRunner, spec: Spec, **__: Any) -> Mapping[str, Any]:
+    def step(_: StepRunner, spec: Spec, *__: object, **___: object) -> object:
         try:
-            given = STEPS[spec.step](spec)
+            given = STEPS[spec.step].run(spec)
         except TailcutError:
             raise
         except Exception as error:  # a child process turns it into an error as well
@@ -198,12 +198,12 @@ def _unmeasured(found: Built) -> Iterator[None]:
                 found.confirmation = kept["numbers"].tolist()
         return given
 
-    def choose(running: builder.Building) -> tuple[verdicts.Choice, dict[str, Any]]:
-        return verdicts.Choice(variant=running.source, why="nothing was measured", meets_slo=False), {}
+    def choose(running: builder.Building) -> tuple[Choice, None]:
+        return Choice(variant=running.source, why="nothing was measured", meets_slo=False), None
 
     with (
         patch.object(StepRunner, "run", step),
-        patch.object(builder, "_race", lambda running: {}),
+        patch.object(builder, "_race", lambda running: Race()),
         patch.object(builder, "_judge_speed", choose),
         patch.object(builder.Building, "tune_all", lambda self: None),
     ):

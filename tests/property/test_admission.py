@@ -5,7 +5,6 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.models.runtimes.tuning import tuned_points
 from tailcut.scheduler.admission import Admission, AdmissionRequest, Executors
 from tailcut.scheduler.batching_delay import Fixed
 from tailcut.scheduler.cost import LatencyLearner, kind_of
@@ -187,16 +186,6 @@ def test_a_slow_spell_is_noticed_within_twenty_batches_and_one_hiccup_is_not_bel
         costs.observe(8, 80.0 * MS)
     assert costs.cost.batch_ns(8) > 72 * MS
     assert costs.cost.batch_ns(1) > 14 * MS, "the other sizes follow"
-
-
-def test_the_builds_tuning_gives_two_points() -> None:
-    table = [
-        {"setting": {"threads": 1, "executors": 2}, "ms": 4.0, "rows_per_s": 1000.0},
-        {"setting": {"threads": 2, "executors": 1}, "ms": 3.0, "rows_per_s": 800.0},
-    ]
-    evidence = {"tuning": {"settings": {"threads": 2, "executors": 1}, "table": table, "batch_rows": 8}}
-    assert tuned_points(evidence) == {1: 3.0 * MS, 8: 10.0 * MS}
-    assert tuned_points({}) == {}
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 30)), min_size=1, max_size=30), st.integers(1, 20))

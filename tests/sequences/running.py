@@ -10,7 +10,7 @@ from tests.sequences.kit import MANIFEST, Running, State, Table, save_model, wri
 
 from tailcut.builder.code_snapshot import files_of
 from tailcut.manifest import load
-from tailcut.registry import NewVariant, Registry, Version
+from tailcut.registry import NewVariant, Registry, Version, VersionEvidence
 from tailcut.registry.history import earlier
 
 STEPS = (
@@ -106,7 +106,7 @@ class Sequence:
             inputs=model.inputs,
             outputs=model.outputs,
             variants=[NewVariant("onnx", "onnxruntime", artifact, base=True)],
-            code=written.code,
+            evidence=VersionEvidence(code=written.code),
             files=files_of(written, self._folder),
         )
         self._built[version.id] = (version, self._weight, self._disk)

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tailcut.builder.speed.pairs import Round
 from tailcut.manifest.schema.build import Build
+from tailcut.registry.evidence import Round
 
 ROUND_S = float(Build().round_s) + 0.5
 """With the warm-up."""

@@ -11,10 +11,10 @@ from tests.scale import sized
 from tests.simulation.load_noise import Machine, Variant
 
 from tailcut.builder.speed.rounds import Entrant, Rounds, RoundTerms, play
-from tailcut.builder.speed.verdicts import SpeedVerdict
 from tailcut.common.slo import LatencyObjective
 from tailcut.gate.sequential import LEAST, interval, schedule
 from tailcut.manifest.schema.build import Build
+from tailcut.registry.evidence import SpeedVerdict
 
 TERMS = RoundTerms(LatencyObjective(share=0.95, limit_s=0.1), rate=200.0, errors=0.001, rounds=Build().rounds)
 LIMIT_S = float(Build().load_limit_s)

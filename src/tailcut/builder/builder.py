@@ -11,15 +11,16 @@ every choice saw the selection split only.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
+from msgspec.structs import asdict, replace
 
-from tailcut.builder import code_snapshot, host_capabilities, limits, preflight, sources, workspace
+from tailcut.builder import code_snapshot, host_capabilities, limits, preflight, sources, steps, workspace
 from tailcut.builder.children import StepRunner
 from tailcut.builder.holdouts import drift_reference, kept_rows
 from tailcut.builder.holdouts.holdout import Holdout
@@ -31,18 +32,27 @@ from tailcut.builder.recipes import catalog, int8_qat
 from tailcut.builder.recipes.base import Recipe, Subject
 from tailcut.builder.records import Made, spec, to_add
 from tailcut.builder.sources import Found
-from tailcut.builder.sources.registry import RegistryBase
 from tailcut.builder.speed import served, verdicts
 from tailcut.builder.speed.rounds import Entrant, Rounds
-from tailcut.builder.steps import SELECTION_FILE
+from tailcut.builder.steps import SELECTION_FILE, Step
 from tailcut.common.runtime_spec import spec_of
 from tailcut.errors import ArtifactError, BuildError, DoesNotApply, TailcutError
-from tailcut.gate import QualityVerdict
+from tailcut.gate import Agreement
 from tailcut.manifest import Deployment, Manifest
 from tailcut.manifest.keys import to_plain
 from tailcut.models.runtimes.live import LIVE
-from tailcut.models.runtimes.tuning import without_tuned
-from tailcut.registry import NewVariant, Promotion, Registry, Version, digest
+from tailcut.models.tuning import without_tuned
+from tailcut.registry import (
+    NewVariant,
+    Promotion,
+    Registry,
+    VariantEvidence,
+    Version,
+    VersionEvidence,
+    digest,
+    read_machine,
+)
+from tailcut.registry.evidence import Choice, LoadSummary, LoggedAgreement, Race, Tuning
 
 
 def build(
@@ -76,27 +86,29 @@ def build(
     origins = {} if from_registry else _origins(manifest)
     with registry.build_lock(deployment.name), workspace.folder() as folder, StepRunner() as runner:
         running = Building(manifest, folder, host_capabilities.look(), progress, runner)
-        holdout = running.step("holdout", base=from_registry)
-        written = msgspec.convert(holdout.pop("code"), code_snapshot.WrittenCode)
+        read = running.step(steps.HOLDOUT, base=from_registry)
+        holdout, written = read.holdout, read.code
         subject = running.take_base(from_registry) if from_registry else running.make_source()
         _make_others(running, subject)
-        _judge_quality(running, registry, holdout["confirmation"]["sha256"])
+        _judge_quality(running, registry, holdout.confirmation.sha256)
         race = _race(running)
         choice, load = _judge_speed(running)
         running.conclude()
-        evidence = {
-            "cpu": host_capabilities.cpu(),
-            "versions": host_capabilities.versions(),
-            "holdout": holdout,
-            "bounds": _bounds(running),
-            "race": race,
-            "load": load,
-            "choice": msgspec.to_builtins(choice),
-            "slo": {"percentile": served.objective(deployment).name, "rate": deployment.slo.rate},
-            "durations_s": running.durations_s,
-            "code_left_out": written.left_out,
-            **({"feature_models": dict(feature_models)} if feature_models else {}),
-        }
+        evidence = VersionEvidence(
+            machine=read_machine(),
+            versions=host_capabilities.versions(),
+            holdout=holdout,
+            bounds=tuple(running.proven.bounds),
+            table_sizes=running.proven.sizes,
+            race=race,
+            load=load,
+            choice=choice,
+            rate=deployment.slo.rate,
+            durations_s=running.durations_s,
+            code_left_out=written.left_out,
+            feature_models=dict(feature_models or {}),
+            code=written.code,
+        )
         code_snapshot.check_unchanged(written, manifest)
         version = _store(running, registry, evidence, origins, written)
         return version, registry.promote(deployment.name, version.id, choice.variant)
@@ -155,45 +167,44 @@ def _judge_quality(running: Building, registry: Registry, split: str) -> None:
     """Judge all variants together on the confirmation split, and write down that it was used."""
     model = running.manifest.deployment.name
     artifacts = [each.sha256 for each in running.made if each.name != running.source]
-    running.candidates[running.source].evidence["quality_refusal"] = ""
     if not artifacts:
         return
     uses = registry.confirmations(model, split, artifacts)
-    judged = running.step("judge", str(uses))
-    compared = running.step("judge logged") if running.manifest.deployment.holdout.request_log else {}
+    judged = running.step(steps.JUDGE, str(uses))
+    compared = running.step(steps.JUDGE_LOGGED) if running.manifest.deployment.holdout.request_log else {}
     registry.record_confirmation(model, split, artifacts)
-    for name, plain in judged.items():
-        verdict = msgspec.convert(plain, QualityVerdict)
+    for name, verdict in judged.items():
         candidate = running.candidates[name]
-        candidate.evidence["quality"] = plain
-        candidate.evidence["confirmation_uses"] = uses
         if verdict.outcome != "pass":
             candidate.refusals.append(verdict.reason)
         if name in compared:
-            _judge_logged(candidate, compared[name])
+            _judge_logged(candidate, compared[name], verdict.agreement)
         candidate.refusals += _other_outputs(candidate, running.manifest.deployment)
-        if beyond := limits.refusal(candidate.evidence.get("edges", [])):
+        if beyond := limits.refusal(candidate.evidence.edges):
             candidate.refusals.append(beyond)
-        candidate.evidence["quality_refusal"] = candidate.refused  # what is refused later is its speed
+        # What is refused later is its speed.
+        candidate.evidence = replace(candidate.evidence, quality=verdict, quality_refusal=candidate.refused)
         running.progress(Event(state="judged", variant=name, reason=candidate.refused))
     _offer_qat(running)
 
 
-def _judge_logged(candidate: Candidate, found: dict[str, Any]) -> None:
-    """Note how a variant agrees with the source model on logged rows, and refuse it where the budget says so."""
-    if said := logged.warning(found, candidate.evidence["quality"]["agreement"]):
-        found["warning"] = said
-    candidate.evidence["logged"] = found
+def _judge_logged(candidate: Candidate, found: LoggedAgreement, held: Agreement) -> None:
+    """Note how a variant agrees with the source model on logged rows, and refuse it where the budget says so.
+
+    Args:
+        held: the agreement on the holdout.
+    """
+    noted = replace(found, warning=logged.warning(found, held))
+    candidate.evidence = replace(candidate.evidence, logged=noted)
     if why := logged.refusal(found):
         candidate.refusals.append(why)
 
 
 def _other_outputs(candidate: Candidate, deployment: Deployment) -> list[str]:
     """Say which outputs that are not judged refuse a variant."""
-    compared = candidate.evidence.get("outputs", {})
     said = [
         outputs.refusal(name, found, deployment.quality)
-        for name, found in compared.items()
+        for name, found in candidate.evidence.outputs.items()
         if name != deployment.judged
     ]
     return [text for text in said if text]
@@ -208,18 +219,16 @@ def _offer_qat(running: Building) -> None:
         qat.refusals = [int8_qat.offer(qat.refused, lost)]
 
 
-def _race(running: Building) -> dict[str, Any]:
+def _race(running: Building) -> Race:
     """Time the bare runtimes, interleaved: evidence for the table, no verdict."""
     try:
-        raced = running.step("race")
+        raced = running.step(steps.RACE)
     except TailcutError as error:
-        return {"failed": error.message}
+        return Race(failed=error.message)
     for candidate in running.made:
-        mine = raced["ms"][candidate.name]
-        reference = candidate.reference or candidate.name
-        candidate.evidence["bare_ms"] = mine
-        candidate.evidence["bare_ratio"] = verdicts.ratios(mine, raced["ms"][reference])
-    return {name: value for name, value in raced.items() if name != "ms"}
+        mine, theirs = raced.ms[candidate.name], raced.ms[candidate.reference or candidate.name]
+        candidate.evidence = replace(candidate.evidence, bare_ms=mine, bare_ratio=verdicts.ratios(mine, theirs))
+    return raced.race
 
 
 def _play(running: Building) -> Rounds:
@@ -227,7 +236,7 @@ def _play(running: Building) -> Rounds:
     made = [each.made for each in running.made if each.made is not None]
     entrants = [Entrant(each.name, each.reference, bool(each.refused)) for each in running.made]
     selection = Holdout.load(running.folder / SELECTION_FILE)
-    tell, bounds = running.progress, _bounds(running)
+    tell, bounds = running.progress, running.proven.bounds
     try:
         return running.timed(
             Event(state="started", step="load"),
@@ -237,21 +246,20 @@ def _play(running: Building) -> Rounds:
         raise BuildError(error.message, hint=workspace.WAY_OUT) from error
 
 
-def _judge_speed(running: Building) -> tuple[verdicts.Choice, dict[str, Any]]:
+def _judge_speed(running: Building) -> tuple[Choice, LoadSummary | None]:
     """Send load to every variant, and choose; say what the rounds were."""
     if not running.manifest.deployment.build.rounds:
-        return verdicts.Choice(variant=running.source, why=NOT_JUDGED, meets_slo=False), {}
+        return Choice(variant=running.source, why=NOT_JUDGED, meets_slo=False), None
     played = _play(running)
     for candidate in running.made:
-        name = candidate.name
-        candidate.evidence["load"] = msgspec.to_builtins(played.trial(name))
+        name, trial = candidate.name, played.trial(candidate.name)
         verdict = played.verdict(name)
         if verdict is None:
-            failed = played.trial(name).failed or played.trial(candidate.reference).failed
+            candidate.evidence = replace(candidate.evidence, load=trial)
+            failed = trial.failed or played.trial(candidate.reference).failed
             candidate.refusals.append(f"not measured under load: {failed}")
             continue
-        candidate.evidence["speed"] = msgspec.to_builtins(verdict)
-        candidate.evidence["cost"] = msgspec.to_builtins(played.price(name))
+        candidate.evidence = replace(candidate.evidence, load=trial, speed=verdict, cost=played.price(name))
         # One that was measured no longer because its quality refuses it has no verdict on its speed to tell.
         is_judged = verdict.outcome != "open" or not candidate.refused
         if candidate.reference and is_judged and (why := verdicts.speed_refusal(verdict)):
@@ -266,16 +274,10 @@ def _judge_speed(running: Building) -> tuple[verdicts.Choice, dict[str, Any]]:
     return chosen, played.summary()
 
 
-def _bounds(running: Building) -> list[dict[str, Any]]:
-    """Return the limits that the source proves of its inputs: serving holds every variant's requests to them."""
-    found: list[dict[str, Any]] = running.candidates[running.source].evidence["recipe"]["limits"]["bounds"]
-    return found
-
-
 def _store(
     running: Building,
     registry: Registry,
-    evidence: dict[str, Any],
+    evidence: VersionEvidence,
     origins: dict[Path, str],
     written: code_snapshot.WrittenCode,
 ) -> Version:
@@ -294,7 +296,6 @@ def _store(
             | kept_rows.files(running.folder)
             | drift_reference.files(running.folder, [each.name for each in running.made])
         ),
-        code=written.code,
     )
 
 
@@ -302,7 +303,7 @@ def _to_add(candidate: Candidate, running: Building) -> NewVariant:
     made = candidate.made
     plain = to_add(made) if made else NewVariant(name=candidate.name, runtime=candidate.runtime, artifact=None)
     needs_code = made is not None and (candidate.name == running.source or candidate.runtime in LIVE)
-    return replace(
+    return dataclasses.replace(
         plain,
         refused=candidate.refused,
         evidence=candidate.evidence,
@@ -327,7 +328,7 @@ def _origins(manifest: Manifest) -> dict[Path, str]:
 
 T = TypeVar("T")
 
-ABOUT_ONE = ("make", "score", "tune")
+ABOUT_ONE: tuple[Step[Any], ...] = (steps.MAKE, steps.SCORE, steps.TUNE)
 """Steps whose target is a variant."""
 
 
@@ -343,7 +344,7 @@ class Candidate:
     base: bool = False
     """Whether it is a portable fp32 form of the source model, from which another machine builds its own variants."""
     refusals: list[str] = field(default_factory=list)
-    evidence: dict[str, Any] = field(default_factory=dict)
+    evidence: VariantEvidence = field(default_factory=VariantEvidence)
     failure: TailcutError | None = None
     """What its making ended with, where it did not end well."""
 
@@ -372,6 +373,8 @@ class Building:
     source: str = ""
     live_code: tuple[str, ...] = ()
     """Of the source variant, as far as it needs some."""
+    proven: limits.FoundBounds = field(default_factory=limits.FoundBounds)
+    """Limits of its inputs that the source proves: serving holds every variant's requests to them."""
     durations_s: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -379,16 +382,17 @@ class Building:
         """What has an artifact, the source first."""
         return [each for each in self.candidates.values() if each.made is not None]
 
-    def step(self, step: str, target: str = "", base: str = "") -> dict[str, Any]:
+    def step(self, step: Step[T], target: str = "", base: str = "") -> T:
         """Run one step in a child process, timed and announced."""
         made = [each.made for each in self.made if each.made is not None]
-        limits = self.manifest.deployment.build
+        section = self.manifest.deployment.build
         return self.timed(
-            Event(state="started", step=step, variant=target if step in ABOUT_ONE else ""),
+            Event(state="started", step=step.name, variant=target if step in ABOUT_ONE else ""),
             lambda: self.runner.run(
-                spec(step, self.manifest, self.folder, made, target, base),
-                timeout_s=limits.step_timeout_s,
-                memory_bytes=limits.step_memory_bytes,
+                spec(step.name, self.manifest, self.folder, made, target, base),
+                step.found,
+                timeout_s=section.step_timeout_s,
+                memory_bytes=section.step_memory_bytes,
             ),
         )
 
@@ -401,11 +405,11 @@ class Building:
         except TailcutError as error:
             took_s = time.monotonic() - begun_s
             state: State = "absent" if isinstance(error, DoesNotApply) else "failed"
-            self.progress(msgspec.structs.replace(event, state=state, seconds=took_s, reason=error.message))
+            self.progress(replace(event, state=state, seconds=took_s, reason=error.message))
             raise
         took_s = time.monotonic() - begun_s
         self.durations_s[event.what] = round(took_s, 3)
-        self.progress(msgspec.structs.replace(event, state="done", seconds=took_s))
+        self.progress(replace(event, state="done", seconds=took_s))
         return found
 
     def announce(self, recipes: Collection[Applicable]) -> None:
@@ -430,57 +434,58 @@ class Building:
         """Score a variant on the holdout; without scores it is no variant."""
         assert candidate.made is not None
         try:
-            found = self.step("score", candidate.name)
+            found = self.step(steps.SCORE, candidate.name)
         except TailcutError:
             candidate.made = None
             raise
-        candidate.evidence |= found
-        candidate.made = msgspec.structs.replace(candidate.made, rows_alone=found["rows_alone"])
+        candidate.evidence = replace(candidate.evidence, **asdict(found))
+        candidate.made = replace(candidate.made, rows_alone=found.rows_alone)
 
     def tune_all(self) -> None:
         """Choose the runtime settings of every variant that was made and has none of its own yet."""
         for candidate in self.made:
-            if "tuning" not in candidate.evidence:
+            if candidate.evidence.tuning is None:
                 self.tune(candidate)
 
     def tune(self, candidate: Candidate) -> None:
         """Choose the variant's runtime settings by measurement; where that fails it keeps those that it has."""
         assert candidate.made is not None
         try:
-            found = self.step("tune", candidate.name)
+            found = self.step(steps.TUNE, candidate.name)
         except TailcutError as error:
-            candidate.evidence["tuning"] = {"failed": error.message}
-            return
-        if found["settings"]:
-            settings = {**without_tuned(candidate.made.runtime, candidate.made.settings), **found["settings"]}
-            candidate.made = msgspec.structs.replace(candidate.made, settings=settings)
-        candidate.evidence["tuning"] = found
+            found = Tuning(failed=error.message)
+        if found.settings:
+            settings = {**without_tuned(candidate.made.runtime, candidate.made.settings), **found.settings}
+            candidate.made = replace(candidate.made, settings=settings)
+        candidate.evidence = replace(candidate.evidence, tuning=found)
 
     def make_source(self) -> Subject:
         """Make and score the source variant; say what it is."""
-        found = msgspec.convert(self.step("source"), Found)
-        self.source, self.live_code = found.variant, found.live_code
-        made = Made(name=found.variant, runtime=found.runtime, path=found.path, settings=found.settings)
-        candidate = Candidate(found.variant, found.runtime, made=made, base=True, evidence={"recipe": found.found})
-        self.candidates[found.variant] = candidate
-        self.score(candidate)
+        found = self.step(steps.SOURCE)
+        self.score(self._take_source(found))
         return Subject(kind=found.kind, trees=found.trees, deployment=self.manifest.deployment)
+
+    def _take_source(self, found: Found) -> Candidate:
+        self.source, self.live_code, self.proven = found.variant, found.live_code, found.limits
+        return self._take(found)
+
+    def _take(self, found: Found, reference: str = "") -> Candidate:
+        """Take up a variant that no recipe of this build made."""
+        made = Made(name=found.variant, runtime=found.runtime, path=found.path, settings=found.settings)
+        evidence = VariantEvidence(recipe=found.found)
+        candidate = Candidate(found.variant, found.runtime, reference, made=made, base=True, evidence=evidence)
+        self.candidates[found.variant] = candidate
+        return candidate
 
     def take_base(self, version: str) -> Subject:
         """Take the source variant, and other fp32 variants of the portable base, from the registry; score them."""
-        base = msgspec.convert(self.step("base", version), RegistryBase)
-        first = base.variants[0]
-        self.source, self.live_code = first.variant, first.live_code
-        for found in base.variants:
-            made = Made(name=found.variant, runtime=found.runtime, path=found.path, settings=found.settings)
-            candidate = Candidate(found.variant, found.runtime, made=made, base=True, evidence={"recipe": found.found})
-            candidate.reference = "" if found is first else first.variant
-            self.candidates[found.variant] = candidate
+        first, *others = self.step(steps.BASE, version)
+        self.score(self._take_source(first))
+        for found in others:
+            candidate = self._take(found, first.variant)
             try:
                 self.score(candidate)
             except TailcutError as error:
-                if found is first:
-                    raise
                 self.refuse(candidate, error.message)
         return Subject(kind=first.kind, trees=first.trees, deployment=self.manifest.deployment)
 
@@ -497,17 +502,17 @@ class Building:
             return
         candidate.reference = base
         try:
-            made = self.step("make", recipe.name, base)
+            made = self.step(steps.MAKE, recipe.name, base)
             path = self.folder / f"{recipe.name}{recipe.suffix}"
             candidate.made = Made(
                 name=recipe.name,
                 runtime=recipe.runtime,
                 path=str(path),
-                settings=made["settings"],
-                parts=made["parts"],
+                settings=dict(made.settings),
+                parts=dict(made.parts),
             )
-            candidate.reference = made["reference"] or base
-            candidate.evidence["recipe"] = made["found"]
+            candidate.reference = made.reference or base
+            candidate.evidence = replace(candidate.evidence, recipe=made.recipe())
             self.score(candidate)
         except DoesNotApply as error:
             candidate.refusals.append(error.message)

@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -21,6 +21,8 @@ from tailcut.builder.records import ForkEnded, Outcome, Report, Spec, StepStarte
 from tailcut.builder.speed.memory import session_bytes
 from tailcut.errors import BuildError, DoesNotApply, ManifestError, MissingExtra, TailcutError
 from tailcut.system import child_processes
+
+T = TypeVar("T")
 
 _TAIL_LINES = 5
 _LOOK_S = 0.25
@@ -55,10 +57,11 @@ class StepRunner:
             self._warm.kill()
             self._warm = None
 
-    def run(self, spec: Spec, *, timeout_s: float, memory_bytes: int | None = None) -> dict[str, Any]:
+    def run(self, spec: Spec, found: type[T], *, timeout_s: float, memory_bytes: int | None = None) -> T:
         """Do one step in a child process and return its findings.
 
         Args:
+            found: their type.
             timeout_s: it is killed after this long.
             memory_bytes: it is killed when it and its own children hold this much more than what it shared with the
                 warm process when it began (resident, looked at every ``_LOOK_S``).
@@ -100,7 +103,7 @@ class StepRunner:
                 self.close()  # it may have imported some
         if outcome.error:
             raise _ERRORS.get(outcome.code, BuildError)(outcome.error, hint=outcome.hint)
-        return outcome.found
+        return msgspec.json.decode(outcome.found, type=found)
 
 
 class _OverLimit(NamedTuple):

@@ -12,7 +12,7 @@ from tailcut.code.loaded import LoadedCode, begin
 from tailcut.errors import ArtifactError, ManifestError
 from tailcut.manifest import Manifest, resolve
 from tailcut.manifest.references import source_path
-from tailcut.registry.code import ARCHIVE
+from tailcut.registry.records import ARCHIVE
 
 _FILE = "code.tar.gz"
 

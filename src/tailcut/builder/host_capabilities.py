@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import msgspec
 
-from tailcut.common.fingerprint import Machine
 from tailcut.system.machine import package_versions, read_machine, visible_gpus
 
 
@@ -79,21 +77,6 @@ def look() -> HostCapabilities:
 _RECORDED = ("tailcut", "numpy", "onnxruntime", "onnx", "onnxscript", "torch")
 
 
-def cpu(machine: Machine | None = None) -> dict[str, Any]:
-    """Describe a machine's processor: model, architecture, usable cores and the flags that decide kernels.
-
-    Args:
-        machine: the one to describe; this one where None.
-    """
-    machine = machine or read_machine()
-    return {
-        "model": machine.processor,
-        "machine": machine.architecture,
-        "cores": machine.cores,
-        "flags": list(machine.flags),
-    }
-
-
-def versions(packages: Iterable[str] = _RECORDED) -> dict[str, str]:
+def versions() -> dict[str, str]:
     """Versions of Python and of the packages that made or ran a variant; absent ones are left out."""
-    return {"python": platform.python_version(), **package_versions(packages)}
+    return {"python": platform.python_version(), **package_versions(_RECORDED)}

@@ -18,6 +18,7 @@ from tailcut.builder.recipes.base import Precision
 from tailcut.common.bounds import Bound
 from tailcut.common.tensors import Array, Arrays
 from tailcut.manifest import Model
+from tailcut.registry.evidence import EdgeFinding
 
 __all__ = ["FoundBounds", "answer_edges", "edges", "find", "read", "refusal", "write"]
 
@@ -110,28 +111,27 @@ def _kept_answers(path: Path) -> list[Arrays | str | None] | None:
 
 def edges(
     folder: Path, precision: Precision, source: Call, variant: Call, selection: Holdout, section: Model
-) -> list[dict[str, Any]]:
-    """Return where a variant does something else than the source at the edges of the inputs, as plain findings.
+) -> list[EdgeFinding]:
+    """Return where a variant does something else than the source at the edges of the inputs.
 
     Numbers are compared of portable variants, and of those whose runtime chooses the precision for integers only, which
     no precision rounds; those of others are the quality gate's.
     """
     tried = _edges(folder, source, selection, section)
     whole = {tensor.name for tensor in section.inputs if "INT" in tensor.datatype}
-    kept = [
-        finding
+    return [
+        EdgeFinding(kind=finding.kind, text=finding.text)
         for finding in tried.compare(variant, numbers=precision in ("portable", "runtime"))
         if finding.kind != "differs" or precision == "portable" or finding.input in whole
     ]
-    return [{"text": finding.text, **msgspec.to_builtins(finding)} for finding in kept]
 
 
-def refusal(findings: Sequence[dict[str, Any]]) -> str:
+def refusal(findings: Sequence[EdgeFinding]) -> str:
     """Say why trials at the edges refuse a variant; empty where they do not.
 
     A value that only the variant refuses, or that was not tried, is no wrong answer: it stands in the evidence.
     """
-    wrong = [each["text"] for each in findings if each["kind"] not in {"raises", "untried"}]
+    wrong = [each.text for each in findings if each.kind not in {"raises", "untried"}]
     if not wrong:
         return ""
     more = f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from difflib import get_close_matches
 
 import msgspec
@@ -22,13 +22,13 @@ class Applicable(msgspec.Struct, frozen=True, kw_only=True):
     why_not: str
 
 
-def applicable(subject: Subject, here: HostCapabilities, recipes: Sequence[Recipe] | None = None) -> list[Applicable]:
+def applicable(subject: Subject, here: HostCapabilities) -> list[Applicable]:
     """List recipes and whether each applies to ``subject`` on this machine, in the order in which they are made."""
     return [
         Applicable(
             name=each.name, summary=each.summary, why_not=each.why_not(subject, here) or _unwanted(each, subject)
         )
-        for each in (catalog() if recipes is None else recipes)
+        for each in catalog()
     ]
 
 
@@ -42,13 +42,13 @@ def _unwanted(recipe: Recipe, subject: Subject) -> str:
     return ""
 
 
-def check_names(names: Collection[str], recipes: Sequence[Recipe] | None = None) -> None:
+def check_names(names: Collection[str]) -> None:
     """Refuse names of recipes that do not exist. A source model's own name, such as "torch", asks for it alone.
 
     Raises:
         ManifestError: naming the nearest.
     """
-    known = [recipe.name for recipe in (catalog() if recipes is None else recipes)]
+    known = [recipe.name for recipe in catalog()]
     alone = {source.variant for source in SOURCES}
     for name in names:
         if name not in known and name not in alone:

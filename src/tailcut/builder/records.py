@@ -11,7 +11,8 @@ from tailcut.manifest import Deployment, Manifest
 from tailcut.manifest.keys import to_plain
 from tailcut.manifest.reading import read
 from tailcut.models.runtimes.base import OpenSpec
-from tailcut.registry import NewVariant
+from tailcut.registry import NewVariant, VariantEvidence
+from tailcut.registry.evidence import Settings
 
 
 class Made(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,7 +21,7 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     runtime: str
     path: str
-    settings: dict[str, Any] = {}
+    settings: Settings = {}
     """Of the runtime, such as its provider; they belong to the variant."""
     parts: dict[str, str] = {}
     """Of a pair: artifacts of the variants that it runs, by their names."""
@@ -44,6 +45,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     """Where the build keeps its files; steps find each other's work here."""
     deployment: dict[str, Any]
+    """The manifest's, as plain data."""
     directory: str
     made: list[Made] = []
 
@@ -64,7 +66,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a step: findings, or an error for the user."""
 
-    found: dict[str, Any] = {}
+    found: msgspec.Raw = msgspec.Raw(b"null")
+    """As JSON; its type is that of the step, see ``steps.Step``."""
     error: str = ""
     hint: str = ""
     code: str = ""
@@ -135,7 +138,7 @@ def to_add(made: Made) -> NewVariant:
         name=made.name,
         runtime=made.runtime,
         artifact=Path(made.path),
-        evidence={"rows_alone": made.rows_alone},
+        evidence=VariantEvidence(rows_alone=made.rows_alone),
         settings=made.settings,
         parts=made.of_parts(),
     )

@@ -1,18 +1,19 @@
-"""The steps of a build, as they run inside a child process. Each takes a Spec and returns findings for the record."""
+"""The steps of a build, as they run inside a child process. Each takes a Spec and returns what it found, as a type."""
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from collections.abc import Callable, Collection, Mapping
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, partial
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from tailcut.builder import code_snapshot, host_capabilities, limits, preflight, sources
 from tailcut.builder.bounds.trials import Call
@@ -23,26 +24,48 @@ from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.builder.quality import batch_invariance, export_check, judging, outputs, scoring
 from tailcut.builder.quality import logged as logged_rows
 from tailcut.builder.recipes import recipe
-from tailcut.builder.recipes.base import Work
+from tailcut.builder.recipes.base import Result, Work
 from tailcut.builder.records import Made, Spec, manifest_of, openable
-from tailcut.builder.sources import registry
+from tailcut.builder.sources import Found, registry
 from tailcut.builder.speed import tuning
-from tailcut.builder.speed.interleaving import turn
+from tailcut.builder.speed.interleaving import take_turns
 from tailcut.common.metric_names import AGREEMENT
+from tailcut.common.scalars import Scalar
 from tailcut.common.tensors import Arrays
 from tailcut.errors import BuildError
-from tailcut.gate import are_decisions
+from tailcut.gate import QualityVerdict, are_decisions
 from tailcut.manifest import Deployment, Manifest
 from tailcut.models.runtimes import Runtime, open_runtime
 from tailcut.models.runtimes.live import source_of
 from tailcut.models.runtimes.row_coupling import coupling_operators
+from tailcut.registry import read_machine
+from tailcut.registry.evidence import (
+    EdgeFinding,
+    HoldoutEvidence,
+    LabelCoding,
+    LoggedAgreement,
+    LoggedRows,
+    Race,
+    Scores,
+    Split,
+    Tuning,
+)
+
+T = TypeVar("T")
 
 SELECTION_FILE = "selection.npz"
 CONFIRMATION_FILE = "confirmation.npz"
 LOGGED_FILE = "logged.npz"
 
 
-def load_holdout(spec: Spec) -> dict[str, Any]:
+class HoldoutRead(msgspec.Struct, frozen=True, kw_only=True):
+    """The holdout, and the user's code as the build found it."""
+
+    holdout: HoldoutEvidence
+    code: code_snapshot.WrittenCode
+
+
+def load_holdout(spec: Spec) -> HoldoutRead:
     """Read the holdout, check it, split it, and keep both parts for the other steps."""
     manifest = manifest_of(spec)
     preflight.check_holdout(manifest)
@@ -52,24 +75,26 @@ def load_holdout(spec: Spec) -> dict[str, Any]:
     section = manifest.deployment.holdout
     parts = holdout.split(float(section.selection), group=section.group)
     drift_reference.write_inputs(Path(spec.folder), holdout, manifest.deployment)
-    found: dict[str, Any] = {
-        "rows": holdout.rows,
-        "sha256": holdout.digest(),
-        "slices": sorted(holdout.slices),
-        "labelled": holdout.labels is not None,
-        "code": msgspec.to_builtins(written),
-    }
-    if holdout.labels is not None and holdout.labels.dtype.kind in "biuf":
-        found["label_mean"] = float(holdout.labels.astype(np.float64).mean())
-    for name, part, file in zip(("selection", "confirmation"), parts, (SELECTION_FILE, CONFIRMATION_FILE), strict=True):
+    for part, file in zip(parts, (SELECTION_FILE, CONFIRMATION_FILE), strict=True):
         part.save(Path(spec.folder) / file)
-        found[name] = {"rows": part.rows, "sha256": part.digest()}
+    selection, confirmation = (Split(rows=part.rows, sha256=part.digest()) for part in parts)
+    numbers = holdout.labels if holdout.labels is not None and holdout.labels.dtype.kind in "biuf" else None
+    found = HoldoutEvidence(
+        rows=holdout.rows,
+        sha256=holdout.digest(),
+        selection=selection,
+        confirmation=confirmation,
+        slices=sorted(holdout.slices),
+        labelled=holdout.labels is not None,
+        label_mean=None if numbers is None else float(numbers.astype(np.float64).mean()),
+    )
     if section.request_log:
         rows, notes = logged.read(manifest, holdout.padding)
         rows.save(Path(spec.folder) / LOGGED_FILE)
         distinct = len(np.unique(rows.slices[logged.DISTINCT]))
-        found["logged"] = {"rows": rows.rows, "distinct": distinct, "sha256": rows.digest(), "notes": notes}
-    return found
+        kept = LoggedRows(rows=rows.rows, distinct=distinct, sha256=rows.digest(), notes=list(notes))
+        found = replace(found, logged=kept)
+    return HoldoutRead(holdout=found, code=written)
 
 
 def _read_holdout(manifest: Manifest) -> Holdout:
@@ -85,17 +110,20 @@ def _read_holdout(manifest: Manifest) -> Holdout:
     return holdout
 
 
-def make_source(spec: Spec) -> dict[str, Any]:
-    """Load the source model, find its kind and write its artifact; a ``Found`` as plain values."""
+def make_source(spec: Spec) -> Found:
+    """Load the source model, find its kind and write its artifact."""
     manifest, folder = manifest_of(spec), Path(spec.folder)
-    found = sources.make(folder, manifest, _load(spec, SELECTION_FILE))
-    plain: dict[str, Any] = msgspec.to_builtins(found)
-    plain["found"]["labels"] = _set_coding(folder, found.found.get("classes"), manifest)
-    limits.write(folder, msgspec.convert(found.found["limits"], limits.FoundBounds))
-    return plain
+    return _as_source(sources.make(folder, manifest, _load(spec, SELECTION_FILE)), folder, manifest)
 
 
-def _set_coding(folder: Path, classes: Any, manifest: Manifest) -> dict[str, Any] | None:
+def _as_source(found: Found, folder: Path, manifest: Manifest) -> Found:
+    """Keep what a source model says of labels and inputs for the steps to come."""
+    limits.write(folder, found.limits)
+    labelled = replace(found.found, labels=_set_coding(folder, found.found.classes, manifest))
+    return replace(found, found=labelled)
+
+
+def _set_coding(folder: Path, classes: list[Scalar] | None, manifest: Manifest) -> LabelCoding | None:
     """Say which label stands for which class, for the steps to come; and check that every label of the holdout does.
 
     Args:
@@ -109,18 +137,14 @@ def _set_coding(folder: Path, classes: Any, manifest: Manifest) -> dict[str, Any
     return labels.describe([part.labels for part in given if part.labels is not None], coding)
 
 
-def take_base(spec: Spec) -> dict[str, Any]:
-    """Fetch the portable base of the registry's version ``spec.target``; a ``RegistryBase`` as plain values."""
+def take_base(spec: Spec) -> list[Found]:
+    """Fetch the portable base of the registry's version ``spec.target``, the reference of every verdict first."""
     manifest, folder = manifest_of(spec), Path(spec.folder)
-    base = registry.fetch(folder, manifest, spec.target)
-    plain: dict[str, Any] = msgspec.to_builtins(base)
-    first = plain["variants"][0]["found"]
-    first["labels"], first["limits"] = _set_coding(folder, base.classes, manifest), msgspec.to_builtins(base.limits)
-    limits.write(folder, base.limits)
-    return plain
+    first, *others = registry.fetch(folder, manifest, spec.target)
+    return [_as_source(first, folder, manifest), *others]
 
 
-def make_variant(spec: Spec) -> dict[str, Any]:
+def make_variant(spec: Spec) -> Result:
     """Run the recipe ``spec.target`` on the variant ``spec.base``."""
     made = {each.name: each for each in spec.made}
     work = Work(
@@ -132,16 +156,10 @@ def make_variant(spec: Spec) -> dict[str, Any]:
         selection=_load(spec, SELECTION_FILE),
         here=host_capabilities.look(),
     )
-    result = recipe(spec.target).make(work)
-    return {
-        "found": dict(result.found),
-        "settings": dict(result.settings),
-        "parts": dict(result.parts),
-        "reference": result.reference,
-    }
+    return recipe(spec.target).make(work)
 
 
-def score(spec: Spec) -> dict[str, Any]:
+def score(spec: Spec) -> Scores:
     """Score one variant on the confirmation split; the first one scored in a build is the source model.
 
     Batches come first: they are quick, and name the rows that are refused. A variant whose rows will run alone, because
@@ -153,25 +171,30 @@ def score(spec: Spec) -> dict[str, Any]:
     holdout = _load(spec, CONFIRMATION_FILE)
     is_source = spec.target == spec.made[0].name
     made = _made(spec, spec.target)
-    runtime = _open(spec, made, threads=_cores())
+    runtime = _open(spec, made, threads=read_machine().cores)
     if is_source:
         export_check.check_outputs(runtime, holdout, deployment.model.outputs)
     alone = bool(coupling_operators(_files(made)))
     found = _every(runtime, holdout, deployment, alone=alone)
-    company = batch_invariance.coupling(runtime, holdout, deployment.model, _files(made))
-    if company["rows_alone"] and not alone:
+    coupling = batch_invariance.measure(runtime, holdout, deployment.model, _files(made))
+    if coupling.rows_alone and not alone:
         found = _every(runtime, holdout, deployment, alone=True)
     arrays.save(scores_file(spec.folder, spec.target), found)
     drift_reference.write_outputs(Path(spec.folder), spec.target, found, holdout, deployment)
-    if logged_failed := _score_logged(spec, runtime, deployment, alone=company["rows_alone"]):
-        company["logged"] = {"failed": logged_failed}
+    logged_failed = _score_logged(spec, runtime, deployment, alone=coupling.rows_alone)
+    source = found if is_source else _scores(spec, spec.made[0].name)
+    scores = replace(
+        _evidence(spec, holdout, found, source, is_source),
+        neighbour=coupling,
+        rows_alone=coupling.rows_alone,
+        logged=LoggedAgreement(failed=logged_failed) if logged_failed else None,
+    )
     if is_source:
         bounds = limits.read(Path(spec.folder)).bounds
         kept = kept_rows.choose(holdout, found, deployment.model, bounds, deployment.holdout.keep)
         kept_rows.write(Path(spec.folder), kept)
-        return {**company, **_evidence(spec, holdout, found, found, is_source)}
-    evidence = _evidence(spec, holdout, found, _scores(spec, spec.made[0].name), is_source)
-    return {**company, **evidence, "edges": _edges(spec, runtime, holdout, deployment)}
+        return scores
+    return replace(scores, edges=_edges(spec, runtime, holdout, deployment))
 
 
 def _score_logged(spec: Spec, runtime: Runtime, deployment: Deployment, *, alone: bool) -> str:
@@ -191,7 +214,7 @@ def _logged_file(spec: Spec, name: str) -> Path:
     return Path(spec.folder) / f"logged-{name}.npz"
 
 
-def judge_logged(spec: Spec) -> dict[str, Any]:
+def judge_logged(spec: Spec) -> dict[str, LoggedAgreement]:
     """Compare every variant that answered the logged rows with the source model on them."""
     manifest = manifest_of(spec)
     judged, source = manifest.deployment.judged, spec.made[0].name
@@ -213,12 +236,12 @@ def judge_logged(spec: Spec) -> dict[str, Any]:
     )
 
 
-def _edges(spec: Spec, runtime: Runtime, holdout: Holdout, deployment: Deployment) -> list[dict[str, Any]]:
+def _edges(spec: Spec, runtime: Runtime, holdout: Holdout, deployment: Deployment) -> list[EdgeFinding]:
     """Try a variant at and beyond the edges of the inputs, beside what the source answered there."""
 
     @cache
     def opened() -> Call:
-        return _caller(_open(spec, spec.made[0], threads=_cores()), deployment)
+        return _caller(_open(spec, spec.made[0], threads=read_machine().cores), deployment)
 
     def source(inputs: Arrays) -> Arrays:  # it runs for the first variant, and where a number differs
         return opened()(inputs)
@@ -241,7 +264,7 @@ def _every(runtime: Runtime, holdout: Holdout, deployment: Deployment, *, alone:
     return scoring.every(runtime, holdout, names, alone=alone, nan=nan)
 
 
-def _evidence(spec: Spec, holdout: Holdout, found: Arrays, source: Arrays, is_source: bool) -> dict[str, Any]:
+def _evidence(spec: Spec, holdout: Holdout, found: Arrays, source: Arrays, is_source: bool) -> Scores:
     """Return the judged output's metrics, and how far every output is from the source's."""
     manifest = manifest_of(spec)
     name = manifest.deployment.judged
@@ -250,19 +273,18 @@ def _evidence(spec: Spec, holdout: Holdout, found: Arrays, source: Arrays, is_so
     metrics = scoring.measure(holdout, found[name], source[name], budget, name)
     if is_source:
         constant = scoring.constant(holdout, found[name], budget)
-        warnings = scoring.worse_than_constant(metrics, constant)
-        return {"metrics": metrics, "constant": constant, **({"warnings": warnings} if warnings else {})}
+        return Scores(metrics=metrics, constant=constant, warnings=scoring.worse_than_constant(metrics, constant))
     compared = {each: outputs.compare(source[each], found[each]) for each in found}
-    return {"metrics": metrics, "agreement": scoring.agreement(source[name], found[name]), "outputs": compared}
+    return Scores(metrics=metrics, agreement=scoring.agreement(source[name], found[name]), outputs=compared)
 
 
-def tune(spec: Spec) -> dict[str, Any]:
+def tune(spec: Spec) -> Tuning:
     """Choose the runtime settings of one variant by measurement on the selection split."""
     made = _made(spec, spec.target)
     return tuning.tune(manifest_of(spec), made, _load(spec, SELECTION_FILE), cores=host_capabilities.look().cores)
 
 
-def judge(spec: Spec) -> dict[str, Any]:
+def judge(spec: Spec) -> dict[str, QualityVerdict]:
     """Judge every variant's scores on the confirmation split together; ``spec.target`` is how often it was used."""
     manifest = manifest_of(spec)
     found = {made.name: _scores(spec, made.name) for made in spec.made}
@@ -271,26 +293,44 @@ def judge(spec: Spec) -> dict[str, Any]:
     )
 
 
-def run_race(spec: Spec) -> dict[str, Any]:
+class Raced(msgspec.Struct, frozen=True, kw_only=True):
+    """What the race was, and what it measured: variant -> batch rows -> median milliseconds of each round."""
+
+    race: Race
+    ms: dict[str, dict[int, list[float]]]
+
+
+def run_race(spec: Spec) -> Raced:
     """Interleaved bare latency of every variant in ``spec.made``."""
     manifest = manifest_of(spec)
     threads = {made.name: manifest.deployment.pool.threads_of(made.settings) for made in spec.made}
     runtimes = {made.name: _open(spec, made, threads=threads[made.name]) for made in spec.made}
     alone = [made.name for made in spec.made if made.rows_alone]
     found = race(runtimes, _load(spec, SELECTION_FILE), manifest.deployment.judged, alone=alone)
-    return {"threads": threads, "rounds": ROUNDS, "seed": SEED, "ms": found}
+    return Raced(race=Race(threads=threads, rounds=ROUNDS, seed=SEED), ms=found)
 
 
-STEPS: dict[str, Callable[[Spec], dict[str, Any]]] = {
-    "holdout": load_holdout,
-    "source": make_source,
-    "base": take_base,
-    "make": make_variant,
-    "score": score,
-    "tune": tune,
-    "judge": judge,
-    "judge logged": judge_logged,
-    "race": run_race,
+@dataclass(frozen=True)
+class Step(Generic[T]):
+    """A step: its name, what does it in a child process, and the type of what it finds, which comes back as JSON."""
+
+    name: str
+    run: Callable[[Spec], T]
+    found: type[T]
+
+
+HOLDOUT = Step("holdout", load_holdout, HoldoutRead)
+SOURCE = Step("source", make_source, Found)
+BASE = Step("base", take_base, list[Found])
+MAKE = Step("make", make_variant, Result)
+SCORE = Step("score", score, Scores)
+TUNE = Step("tune", tune, Tuning)
+JUDGE = Step("judge", judge, dict[str, QualityVerdict])
+JUDGE_LOGGED = Step("judge logged", judge_logged, dict[str, LoggedAgreement])
+RACE = Step("race", run_race, Raced)
+
+STEPS: dict[str, Step[Any]] = {
+    each.name: each for each in (HOLDOUT, SOURCE, BASE, MAKE, SCORE, TUNE, JUDGE, JUDGE_LOGGED, RACE)
 }
 
 
@@ -330,10 +370,6 @@ def _open(spec: Spec, made: Made, threads: int = 1) -> Runtime:
     return open_runtime(openable(made, manifest.deployment), threads=threads, source=source)
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 # -- The race ----------------------------------------------------------------------------------------------------------
 
 
@@ -357,8 +393,7 @@ def race(
 ) -> dict[str, dict[int, list[float]]]:
     """Time every runtime in turn, round after round, on the same rows.
 
-    Each round runs a block of calls per variant, in the order of ``turn``, so that a slow spell of the machine meets
-    all of them. Rows differ from call to call.
+    Each round runs a block of calls per variant, see ``take_turns``. Rows differ from call to call.
 
     Args:
         alone: variants that are served row by row: of a batch its rows are timed one after the other.
@@ -369,15 +404,12 @@ def race(
     found: dict[str, dict[int, list[float]]] = {name: {} for name in runtimes}
     for rows in BATCH_ROWS:
         whole, apart = _samples(holdout, rows)
-        samples = {name: apart if name in alone else whole for name in runtimes}
-        calls = {
-            name: _calls(_block(runtime, samples[name], output, _WARM_UP_CALLS, clock_ns))
-            for name, runtime in runtimes.items()
-        }
-        for number in range(ROUNDS):
-            for name in turn(list(runtimes), number):
-                ms = _block(runtimes[name], samples[name], output, calls[name], clock_ns)
-                found[name].setdefault(rows, []).append(ms)
+        blocks = {}
+        for name, runtime in runtimes.items():
+            timed = partial(_block, runtime, apart if name in alone else whole, output, clock_ns)
+            blocks[name] = partial(timed, _calls(timed(_WARM_UP_CALLS)))
+        for name, ms in take_turns(blocks, least=ROUNDS, most=ROUNDS, budget_s=0.0).items():
+            found[name][rows] = ms
     return found
 
 
@@ -394,7 +426,7 @@ def _calls(ms: float) -> int:
 
 
 def _block(
-    runtime: Runtime, samples: list[list[Arrays]], output: str, calls: int, clock_ns: Callable[[], int]
+    runtime: Runtime, samples: list[list[Arrays]], output: str, clock_ns: Callable[[], int], calls: int
 ) -> float:
     taken = []
     for runs in islice(cycle(samples), calls):

@@ -141,7 +141,7 @@ def _end_with_the_parent() -> None:
 def do(spec: Spec) -> Outcome:
     """Run one step; any exception becomes an error for the user, with the line of theirs that raised it."""
     try:
-        return Outcome(found=steps.STEPS[spec.step](spec))
+        return Outcome(found=msgspec.Raw(msgspec.json.encode(steps.STEPS[spec.step].run(spec))))
     except InferenceError as error:
         # Its own hint is for who sends requests.
         return Outcome(error=error.explained, hint=f"fix the model or its rows{spec.way_out}")

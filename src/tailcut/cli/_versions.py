@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
-from tailcut.common.bounds import Bound, allowed
+from tailcut.common.bounds import allowed
 from tailcut.errors import ArtifactError
 from tailcut.registry import Change, Diff, Promotion, Registry, Version, state_of
 from tailcut.report.builds import figures as build_figures
@@ -18,45 +16,43 @@ from tailcut.report.document import Table, aligned
 def summary(version: Version) -> Iterable[str]:
     """What the figures rest on."""
     evidence = version.evidence
-    cpu, holdout, race = (evidence.get(name, {}) for name in ("cpu", "holdout", "race"))
+    machine, holdout, race = evidence.machine, evidence.holdout, evidence.race
     source = version.variants[version.source].evidence
-    constant = source.get("constant", {})
-    for warning in [*source.get("recipe", {}).get("warnings", []), *source.get("warnings", [])]:
+    for warning in [*source.recipe.warnings, *source.warnings]:
         yield f"WARNING: {warning}"
     yield from _labels(version)
     yield from _outputs(version)
     yield from _limits(version)
     yield from _feature_models(version)
-    if left_out := evidence.get("code_left_out"):
-        yield f"the stored copy of your code is incomplete: it lacks {left_out}"
-    if constant:
-        figures = ", ".join(f"{name} {value:.4f}" for name, value in constant.items())
+    if evidence.code_left_out:
+        yield f"the stored copy of your code is incomplete: it lacks {evidence.code_left_out}"
+    if source.constant:
+        figures = ", ".join(f"{name} {value:.4f}" for name, value in source.constant.items())
         yield f"a constant answer: {figures}"
     yield from build_figures.rows_alone(version)
     yield from build_figures.logged(version)
-    if cpu and holdout:
-        judged = holdout.get("confirmation", {}).get("rows", holdout["rows"])
-        part = f", judged on {judged} of them" if judged != holdout["rows"] else ""
+    if machine is not None and holdout is not None:
+        judged = holdout.confirmation.rows
+        part = f", judged on {judged} of them" if judged != holdout.rows else ""
         yield (
-            f"on {cpu['model']}, {cpu['cores']} cores ({', '.join(cpu['flags'])}); holdout of {holdout['rows']} rows"
-            f"{part}; "
-            f"bare runtime latency, threads {_threads(race.get('threads', '?'))}, medians of {race.get('rounds', '?')} "
+            f"on {machine.processor}, {machine.cores} cores ({', '.join(machine.flags)}); holdout of {holdout.rows} "
+            f"rows{part}; bare runtime latency, threads {_threads(race.threads)}, medians of {race.rounds or '?'} "
             f"interleaved rounds; under load {build_figures.load(version)}"
         )
 
 
 def _labels(version: Version) -> Iterable[str]:
     """Say which label stands for which class."""
-    found = version.variants[version.source].evidence.get("recipe", {}).get("labels")
-    if found and "classes" in found:
-        yield f"classes in the order of the columns: {', '.join(map(repr, found['classes']))} ({found['from']})"
-    elif found:
-        yield f"the score stands for the label {found['positive']!r} ({found['from']})"
+    found = version.variants[version.source].evidence.recipe.labels
+    if found is not None and found.classes:
+        yield f"classes in the order of the columns: {', '.join(map(repr, found.classes))} ({found.origin})"
+    elif found is not None:
+        yield f"the score stands for the label {found.positive!r} ({found.origin})"
 
 
 def _limits(version: Version) -> Iterable[str]:
     """Say which limits of inputs the model proves by itself: requests beyond them are answered 400."""
-    for bound in msgspec.convert(version.evidence.get("bounds", []), list[Bound]):
+    for bound in version.evidence.bounds:
         columns = f" columns {', '.join(map(str, bound.columns))}" if bound.columns else ""
         limits = [] if bound.max_length is None else [f"at most {bound.max_length} long"]
         if bound.values is not None or bound.min is not None or bound.max is not None:
@@ -67,7 +63,7 @@ def _limits(version: Version) -> Iterable[str]:
 
 def _feature_models(version: Version) -> Iterable[str]:
     """Say with which versions of the models that compute features a version was judged."""
-    recorded = version.evidence.get("feature_models", {})
+    recorded = version.evidence.feature_models
     for group in version.manifest.get("features", {}).get("groups", []):
         if not (model := group.get("model")):
             continue
@@ -81,7 +77,7 @@ def _feature_models(version: Version) -> Iterable[str]:
 def _outputs(version: Version) -> Iterable[str]:
     """One line per variant of a model with several outputs: each beside the source's."""
     for name, each in version.variants.items():
-        compared = each.evidence.get("outputs", {})
+        compared = each.evidence.outputs
         if len(compared) > 1:
             yield f"{name}, outputs beside the source's: {'; '.join(map(build_figures.compared, compared.items()))}"
 
@@ -116,10 +112,8 @@ def _value(what: str, value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value) or "empty"
 
 
-def _threads(threads: Any) -> str:
+def _threads(threads: Mapping[str, int]) -> str:
     """Say how many threads the bare runtimes had: one number, or each variant's own."""
-    if not isinstance(threads, Mapping):
-        return str(threads)
     return (
         ", ".join(f"{count} ({name})" for name, count in threads.items())
         if len(set(threads.values())) > 1
@@ -165,9 +159,9 @@ def list_table(rows: Sequence[dict[str, Any]]) -> str:
 def live_code_lines(version: Version) -> Iterator[str]:
     """Yield a text for each variant that the registry alone cannot serve, with the reason where there is one."""
     for name, each in version.variants.items():
-        references = ", ".join(version.live_code(name))
+        references = ", ".join(each.live_code)
         if each.sha256 and references:
-            why = each.evidence.get("recipe", {}).get("not_stored", "")
+            why = each.evidence.recipe.not_stored
             yield f"{name} needs live code {references}{f': not stored, because {why}' if why else ''}"
 
 
@@ -180,7 +174,7 @@ def _row(version: Version, promotion: Promotion | None) -> dict[str, Any]:
         "created": version.created,
         "variants": made,
         "states": {name: state_of(version, name, promotion) for name in made},
-        "live_code": {name: code for name in made if (code := version.live_code(name))},
+        "live_code": {name: code for name in made if (code := version.variants[name].live_code)},
         "retired": version.retired or None,
         "promoted": promotion.variant if promotion is not None and here else None,
     }

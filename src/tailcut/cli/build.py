@@ -113,7 +113,8 @@ def build(
     if html is not None:
         _write(html, page(build_document(version, promotion)).encode())
     _print(version, promotion)
-    fails = subject.manifest.deployment.build.rounds and not version.evidence["choice"]["meets_slo"]
+    choice = version.evidence.choice
+    fails = subject.manifest.deployment.build.rounds and choice is not None and not choice.meets_slo
     raise typer.Exit(ExitCode.FAILED if fails else ExitCode.OK)
 
 
@@ -162,8 +163,9 @@ def _feature_models(subject: CommandSubject) -> dict[str, str]:
 
 def _print(version: Version, promotion: Promotion) -> None:
     write(aligned(variants_table(version, promotion)))
-    chosen = f"chosen: {version.evidence['choice']['why']}"
-    for line in (*refusals(version), *live_code_lines(version), *summary(version), chosen):
+    choice = version.evidence.choice
+    chosen = [] if choice is None else [f"chosen: {choice.why}"]
+    for line in (*refusals(version), *live_code_lines(version), *summary(version), *chosen):
         write(line)
     note(f"promoted {promotion.variant!r} of {version.model} version {version.id}; next: tailcut serve")
 

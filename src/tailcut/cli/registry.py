@@ -24,9 +24,9 @@ from tailcut.manifest.answer_settings import other_settings
 from tailcut.manifest.host import is_one_manifest
 from tailcut.models.smoke_test import try_variant
 from tailcut.registry import Promotion, Registry, Version, read_machine
-from tailcut.registry.checking import Trial
-from tailcut.registry.code import ARCHIVE, Check, code_of, nothing
+from tailcut.registry.checking import Check, Trial, nothing
 from tailcut.registry.exporting import export as export_variant
+from tailcut.registry.records import ARCHIVE
 from tailcut.report.builds.figures import refusals, size, variants_table
 from tailcut.report.document import aligned
 
@@ -350,7 +350,7 @@ class RegistryTarget:
 
         def check(version: Version, variant: str) -> None:
             if version.model != loaded.deployment.name:
-                if code_of(version) is not None:
+                if version.evidence.code is not None:
                     raise ArtifactError(
                         f"variant {variant!r} of version {version.id} was built with the code of model "
                         f"{version.model!r}, but the manifest in {loaded.directory} is of {loaded.deployment.name!r}",
@@ -395,7 +395,7 @@ def _other_code(target: RegistryTarget) -> Iterator[str]:
 
 
 def _lacks(manifest: Manifest, version: Version, variants: list[str]) -> tuple[str, ...]:
-    code = code_of(version)
+    code = version.evidence.code
     if code is None:
         return ()
     live = any(version.variants[name].runtime in LIVE for name in variants)

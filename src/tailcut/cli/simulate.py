@@ -36,8 +36,7 @@ from tailcut.load.summary import percentiles_of_all
 from tailcut.manifest import Batching, Deployment, Manifest, Slo
 from tailcut.manifest.host import is_one_manifest
 from tailcut.models.dispatch.scheduler_factory import make_target, make_window
-from tailcut.models.row_coupling import rows_alone, with_row_coupling
-from tailcut.models.runtimes.tuning import tuned_points, tuned_spread
+from tailcut.registry.evidence import Tuning
 from tailcut.scheduler.cost import LatencyLearner
 from tailcut.scheduler.simulation import Scenario, SimulatedOutcomes, noisy
 from tailcut.scheduler.simulation import simulate as simulated
@@ -358,10 +357,9 @@ def known_cost(manifest: Manifest | None, given: Mapping[int, float]) -> Measure
         return MeasuredCost(dict(given), "--cost")
     if manifest is None:
         raise LoadTestError("the duration of a batch is unknown: there is no manifest here", hint=_WAY_OUT)
-    variant = with_row_coupling(find_variant(manifest))
-    evidence = variant.evidence
-    bare = {int(rows): median(ms) * 1e6 for rows, ms in evidence.get("bare_ms", {}).items()}
-    points = tuned_points(evidence) or bare
+    variant = find_variant(manifest)
+    evidence, tuning = variant.evidence, variant.evidence.tuning or Tuning()
+    points = tuning.points or {rows: median(ms) * 1e6 for rows, ms in evidence.bare_ms.items()}
     if not points:
         raise LoadTestError(f"variant {variant.name!r} has no timings in its evidence", hint=_WAY_OUT)
     if variant.trust.level != "trusted":
@@ -369,7 +367,7 @@ def known_cost(manifest: Manifest | None, given: Mapping[int, float]) -> Measure
             f"the timings of variant {variant.name!r} do not hold on this machine: {variant.trust.reason}",
             hint=_WAY_OUT,
         )
-    return MeasuredCost(points, f"evidence of variant {variant.name}", tuned_spread(evidence), rows_alone(variant))
+    return MeasuredCost(points, f"evidence of variant {variant.name}", tuning.spread, evidence.rows_alone)
 
 
 def missing(deployment: Deployment | None, request_us: float) -> str:

@@ -17,7 +17,7 @@ from tailcut.gate.bootstrap import estimate
 from tailcut.gate.clustered import Clusters, clustered, effective
 from tailcut.gate.distributions import share_upper
 from tailcut.gate.influence import mean_parts
-from tailcut.gate.metrics import are_probabilities, cosine_rows, decide
+from tailcut.gate.metrics import are_distributions, cosine_rows, decide
 from tailcut.gate.verdict import Agreement
 
 Floats = npt.NDArray[np.float64]
@@ -64,7 +64,7 @@ def compare(
 def divergence_rows(source: Array, variant: Array) -> tuple[Kind, Floats]:
     """Per-row divergence, (n,), and which one: by whether the source's outputs are probabilities, vectors or values."""
     a, b = np.asarray(source, dtype=np.float64), np.asarray(variant, dtype=np.float64)
-    if _probabilities(a) and _probabilities(b):
+    if are_distributions(a, 1e-3) and are_distributions(b, 1e-3):
         a, b = np.clip(a, 0.0, 1.0), np.clip(b, 0.0, 1.0)
         if a.ndim == 1:
             a, b = np.stack([1.0 - a, a], axis=1), np.stack([1.0 - b, b], axis=1)
@@ -73,12 +73,6 @@ def divergence_rows(source: Array, variant: Array) -> tuple[Kind, Floats]:
     if a.ndim > 1:
         return "cosine-distance", 1.0 - cosine_rows(a, b)
     return "absolute-difference", np.abs(a - b)
-
-
-def _probabilities(values: Floats) -> bool:
-    if values.ndim > 2 or not are_probabilities(values):
-        return False
-    return values.ndim == 1 or bool(np.allclose(values.sum(axis=1), 1.0, atol=1e-3))
 
 
 def _relative(p: Floats, q: Floats) -> Floats:

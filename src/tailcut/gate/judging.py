@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -159,11 +159,10 @@ def _verdict(
     decisions = are_decisions(rows.source, rows.labels, terms.budget)
     agreement = compare(rows.source, scores, confidence=terms.confidence, decisions=decisions, clusters=rows.clusters)
     outcome = _outcome(metrics, slices)
-    told = ReasonFacts(confidence=terms.confidence, labels=rows.labels is not None, groups=rows.groups)
     return QualityVerdict(
         variant=name,
         outcome=outcome,
-        reason=reason_of(outcome, metrics, slices, agreement, told),
+        reason=_reason(outcome, metrics, slices, agreement, rows, terms.confidence),
         confidence=terms.confidence,
         alpha=terms.alpha,
         uses=terms.uses,
@@ -236,21 +235,15 @@ def _needed(evidence: DropEvidence, budget: float, alpha: float, p: float, rows:
 
 
 def _undecided(comparison: Comparison, budget: float, note: str) -> MetricVerdict:
-    try:
-        source, variant = comparison.values()
-    except ValueError:
-        return _blank(comparison, budget, note, None, None)
-    return _blank(comparison, budget, note, source, variant)
-
-
-def _blank(
-    comparison: Comparison, budget: float, note: str, source: float | None, variant: float | None
-) -> MetricVerdict:
+    values: tuple[float, float] | None = None
+    with suppress(ValueError):
+        values = comparison.values()
+    source, variant = values or (None, None)
     return MetricVerdict(
         metric=comparison.metric,
         source=source,
         variant=variant,
-        drop=None if source is None or variant is None else drop(comparison.metric, source, variant),
+        drop=None if values is None else drop(comparison.metric, *values),
         lower=None,
         upper=None,
         p=1.0,
@@ -274,26 +267,13 @@ _ROUNDING = 1e-12
 """A drop below it is rounding of a sum over rows."""
 
 
-class ReasonFacts(NamedTuple):
-    """What a reason is made from besides verdicts.
-
-    Attributes:
-        confidence: the manifest's, for the limits of harm.
-        labels: whether the rows have any.
-        groups: that the rows come in; None where each row stands for itself.
-    """
-
-    confidence: float
-    labels: bool
-    groups: int | None = None
-
-
-def reason_of(
+def _reason(
     outcome: Outcome,
     metrics: Sequence[MetricVerdict],
     slices: Sequence[SliceVerdict],
     agreement: Agreement,
-    facts: ReasonFacts,
+    rows: ConfirmationRows,
+    confidence: float,
 ) -> str:
     """Say why a variant passed, failed or stayed open.
 
@@ -301,17 +281,18 @@ def reason_of(
         outcome: what is explained.
         metrics, slices: all verdicts of the variant.
         agreement: what can be said without labels.
-        facts: of the rows and the manifest.
+        rows: that they rest on.
+        confidence: the manifest's, for the limits of harm.
     """
     if outcome == "fail":
-        hurt = [_harm(one, facts.confidence) for one in metrics if one.outcome == "fail"]
+        hurt = [_harm(one, confidence) for one in metrics if one.outcome == "fail"]
         return "; ".join((*hurt, *_hurt_slices(slices)))
     if outcome == "pass":
         return "; ".join(f"{_moved(one)}, at most {_number(one.upper)}, budget {one.budget:g}" for one in metrics)
     if not metrics:
         return f"no metric has a budget; {agreed(agreement)}"
-    opened = _opened([one for one in metrics if one.outcome == "inconclusive"], facts.groups)
-    return opened if facts.labels else f"{opened}; without labels there is {agreed(agreement)}"
+    opened = _opened([one for one in metrics if one.outcome == "inconclusive"], rows.groups)
+    return opened if rows.labels is not None else f"{opened}; without labels there is {agreed(agreement)}"
 
 
 def agreed(agreement: Agreement) -> str:
@@ -350,7 +331,7 @@ def _hurt_slices(slices: Sequence[SliceVerdict]) -> list[str]:
     hurt = sorted((one for one in slices if one.outcome == "fail"), key=lambda one: one.p_adjusted)
     more = f" (and {len(hurt) - 3} more slices)" if len(hurt) > 3 else ""
     return [
-        f"slice {one.slice}={one.value}: {_words(one.metric, one.drop)} in {one.rows:,} rows, "
+        f"slice {one.slice}={one.value}: {_moved(one)} in {one.rows:,} rows, "
         f"shown to be beyond {one.limit:g}{more if place == 2 else ''}"
         for place, one in enumerate(hurt[:3])
     ]
@@ -384,14 +365,10 @@ def _plan(metrics: Sequence[MetricVerdict]) -> str:
     return f"{rounded_up(max(groups)):,} groups ({rows:,} rows)" if groups else f"{rows:,}"
 
 
-def _moved(one: MetricVerdict) -> str:
-    return _words(one.metric, one.drop)
-
-
-def _words(metric: str, drop: float | None) -> str:
-    value = 0.0 if drop is None or abs(drop) < _ROUNDING else drop
-    worse = "rose" if metric in RISES else "fell"
-    return f"{metric} {worse} {value:.4g}" if value >= 0 else f"{metric} is better by {-value:.4g}"
+def _moved(one: MetricVerdict | SliceVerdict) -> str:
+    value = 0.0 if one.drop is None or abs(one.drop) < _ROUNDING else one.drop
+    worse = "rose" if one.metric in RISES else "fell"
+    return f"{one.metric} {worse} {value:.4g}" if value >= 0 else f"{one.metric} is better by {-value:.4g}"
 
 
 def _number(value: float | None) -> str:
@@ -513,16 +490,11 @@ def _undecided_slice(comparison: Comparison, name: str, value: str, rows: int, l
 
 
 def _decided(verdict: SliceVerdict, evidence: DropEvidence, p_adjusted: float, alpha: float) -> SliceVerdict:
-    upper = evidence.upper(alpha)
     shown = "pass" if evidence.p_below(verdict.limit) <= alpha else "inconclusive"
-    return SliceVerdict(
-        slice=verdict.slice,
-        value=verdict.value,
-        metric=verdict.metric,
-        rows=verdict.rows,
+    return msgspec.structs.replace(
+        verdict,
         drop=evidence.drop,
-        upper=upper if math.isfinite(upper) else None,
-        limit=verdict.limit,
+        upper=_finite(evidence.upper(alpha)),
         p_adjusted=p_adjusted,
-        outcome="fail" if p_adjusted <= alpha else shown,  # type: ignore[arg-type]  # a literal through two branches
+        outcome="fail" if p_adjusted <= alpha else shown,
     )

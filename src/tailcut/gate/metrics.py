@@ -64,6 +64,13 @@ def are_probabilities(scores: Array) -> bool:
     return float(np.min(scores)) >= -_ROUNDING and float(np.max(scores)) <= 1.0 + _ROUNDING
 
 
+def are_distributions(scores: Array, tolerance: float) -> bool:
+    """Tell whether scores are probabilities of class 1, or of every class: rows that sum to 1 but for ``tolerance``."""
+    if scores.ndim > 2 or not are_probabilities(scores):
+        return False
+    return scores.ndim == 1 or bool(np.allclose(scores.sum(axis=1), 1.0, atol=tolerance))
+
+
 def decide(scores: Array) -> Array:
     """Class per row: 1 above a probability of 0.5 for (n,) scores, the largest column for (n, classes).
 

@@ -61,7 +61,7 @@ class _Climber:
         self,
         subject: CommandSubject,
         options: LadderOptions,
-        evidence: VersionEvidence,
+        evidence: LadderEvidence,
         environment: Mapping[str, str],
         variables: Mapping[str, str],
         tell: Tell,
@@ -282,8 +282,8 @@ def harder_than_errors(slo: Objectives) -> tuple[str, ...]:
 # -- Evidence ----------------------------------------------------------------------------------------------------------
 
 
-class VersionEvidence(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one version of the model.
+class LadderEvidence(msgspec.Struct, frozen=True, kw_only=True):
+    """What rungs need to know of one version of the model.
 
     Args:
         source: the variant that all others are judged against.
@@ -296,7 +296,7 @@ class VersionEvidence(msgspec.Struct, frozen=True, kw_only=True):
     refusals: dict[str, str] = {}
 
 
-def read_evidence(manifest: Manifest) -> VersionEvidence:
+def read_evidence(manifest: Manifest) -> LadderEvidence:
     """Read the evidence of the promoted version, or of the latest one where none is promoted.
 
     Raises:
@@ -311,11 +311,11 @@ def read_evidence(manifest: Manifest) -> VersionEvidence:
     except ArtifactError:
         if wanted:
             raise
-        return VersionEvidence()
+        return LadderEvidence()
     return evidence_of(version, wanted)
 
 
-def evidence_of(version: Version, wanted: list[str]) -> VersionEvidence:
+def evidence_of(version: Version, wanted: list[str]) -> LadderEvidence:
     """Take quality and refusals out of a version's record.
 
     Args:
@@ -326,15 +326,8 @@ def evidence_of(version: Version, wanted: list[str]) -> VersionEvidence:
     for name in wanted:
         if name not in version.variants:
             refusals[name] = f"not in the registry (version {version.id} has {', '.join(version.variants)})"
-    quality = {
-        name: {
-            metric: float(value)
-            for metric, value in record.evidence.get("metrics", {}).items()
-            if isinstance(value, int | float)
-        }
-        for name, record in version.variants.items()
-    }
-    return VersionEvidence(source=version.source, quality=quality, refusals=refusals)
+    quality = {name: record.evidence.metrics for name, record in version.variants.items()}
+    return LadderEvidence(source=version.source, quality=quality, refusals=refusals)
 
 
 # -- The pilot ---------------------------------------------------------------------------------------------------------

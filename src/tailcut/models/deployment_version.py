@@ -16,7 +16,6 @@ from tailcut.common.fingerprint import packages_of
 from tailcut.manifest import Deployment, Manifest
 from tailcut.manifest.keys import to_plain
 from tailcut.manifest.references import source_path
-from tailcut.models.row_coupling import rows_alone
 from tailcut.models.runtimes.live import LIVE
 from tailcut.registry import Variant
 
@@ -54,7 +53,7 @@ def version_of(deployment: Deployment, variant: Variant, code: bytes) -> bytes:
     libraries = {name for runtime in (variant.runtime, *variant.part_runtimes) for name in packages_of(runtime)}
     versions = (f"{name}={installed(name)}" for name in ("tailcut", *sorted(libraries)))
     served = (variant.sha256, variant.runtime, *versions, *settings)
-    if rows_alone(variant):
+    if variant.evidence.rows_alone:
         served = (*served, "rows_alone")
     return deployment_version(deployment, " ".join(served), code)
 

@@ -18,7 +18,6 @@ from tailcut.manifest.answer_settings import other_tensors
 from tailcut.manifest.schema import RegistrySettings as Section
 from tailcut.models.batch_item import check_rows
 from tailcut.models.example_rows import Examples, examples_of
-from tailcut.models.row_coupling import rows_alone, with_row_coupling
 from tailcut.models.runtimes.base import Runtime
 from tailcut.models.runtimes.remote import RemoteRuntime
 from tailcut.registry import Registry, Variant, Version
@@ -39,8 +38,8 @@ def try_variant(registry: Registry, manifest: Manifest | None, version: Version,
             infinity.
     """
     what = f"variant {name!r} of model {version.model!r} version {version.id}"
-    variant = with_row_coupling(registry.variant(version.model, name, version.id))
-    code = ", ".join(version.live_code(name))
+    variant = registry.variant(version.model, name, version.id)
+    code = ", ".join(version.variants[name].live_code)
     if manifest is None or manifest.deployment.name != version.model:
         if code:
             raise NotServable(
@@ -96,7 +95,7 @@ def _run(runtime: Runtime, examples: Examples, variant: Variant, what: str) -> s
 
 def _batches(examples: Examples, variant: Variant) -> tuple[Sequence[Arrays], bool]:
     """Return inputs to run, and whether they are rows of the holdout."""
-    together = examples.batch(1 if rows_alone(variant) else 2)
+    together = examples.batch(1 if variant.evidence.rows_alone else 2)
     return [*(examples.each() if examples.are_real else ()), together], examples.are_real
 
 

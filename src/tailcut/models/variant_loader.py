@@ -20,7 +20,6 @@ from tailcut.models.batch_item import length_class
 from tailcut.models.deployment_version import opens_with_code
 from tailcut.models.dispatch import scheduler_factory
 from tailcut.models.example_rows import Examples, examples_of
-from tailcut.models.row_coupling import with_row_coupling
 from tailcut.models.runtimes import open_runtime
 from tailcut.models.runtimes.base import Runtime
 from tailcut.models.runtimes.live import source_of
@@ -228,7 +227,7 @@ def open_variant(
     Raises:
         TailcutError: it cannot be opened, or fails on a batch size.
     """
-    deployment, variant = manifest.deployment, with_row_coupling(variant)
+    deployment = manifest.deployment
     if deployment.batching.mode != "auto":  # the sizes of batches are the manifest's
         variant = replace(variant, settings=whole(variant.settings))
     pool = deployment.pool

@@ -773,8 +773,7 @@ def choose_variants(manifest: Manifest, names: Sequence[str]) -> list[Chosen]:
 
 def is_exact(version: Version, name: str) -> bool:
     """Whether a variant was made to give the source's values: by itself, or by the build's comparison of outputs."""
-    recipe = version.variants[name].evidence.get("recipe", {})
-    return version.is_base(name) or "found" in recipe.get("parity", {})
+    return version.is_base(name) or version.variants[name].evidence.recipe.exact
 
 
 @contextmanager

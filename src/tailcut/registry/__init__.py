@@ -2,6 +2,7 @@
 
 from tailcut.registry.collect import Collected
 from tailcut.registry.diff import Change, Diff
+from tailcut.registry.evidence import VariantEvidence, VersionEvidence
 from tailcut.registry.records import (
     Move,
     NewVariant,
@@ -10,7 +11,6 @@ from tailcut.registry.records import (
     Variant,
     VariantRecord,
     Version,
-    quality_refusal,
     state_of,
 )
 from tailcut.registry.store import Registry
@@ -27,10 +27,11 @@ __all__ = [
     "Registry",
     "State",
     "Variant",
+    "VariantEvidence",
     "VariantRecord",
     "Version",
+    "VersionEvidence",
     "digest",
-    "quality_refusal",
     "read_machine",
     "state_of",
 ]

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import msgspec
 from msgspec.structs import replace
 
-from tailcut.common.bounds import Bound
 from tailcut.common.fingerprint import LEVELS, Machine, Trust, keys_of, packages_of, trust, uses_gpu
 from tailcut.common.runtime_spec import spec_of
 from tailcut.errors import ArtifactError, NotInRegistry, NotServable
-from tailcut.registry.code import Check
 from tailcut.registry.records import Variant, VariantRecord, Version
+
+Check = Callable[[Version, str], None]
+"""Refuses the variant of a version that is about to be promoted, by an ArtifactError."""
 
 Trial = Callable[[Version, str], str]
 """Opens a variant and runs rows on it; says what it ran. An ArtifactError where it cannot be served."""
@@ -21,19 +21,8 @@ Trial = Callable[[Version, str], str]
 FROM_REGISTRY = "`tailcut build --from-registry` builds and judges the variants for this machine"
 
 
-def bounds_of(version: Version) -> tuple[Bound, ...]:
-    """Return what the build found of the limits of a version's inputs; older builds did not look.
-
-    Raises:
-        ArtifactError: they cannot be read, and serving without them would answer what the model refuses.
-    """
-    try:
-        return msgspec.convert(version.evidence.get("bounds", ()), tuple[Bound, ...])
-    except msgspec.ValidationError as error:
-        raise ArtifactError(
-            f"the bounds of model {version.model!r} version {version.id} cannot be read: {error}",
-            hint="run `tailcut build` again; a later tailcut may have written the record",
-        ) from None
+def nothing(version: Version, variant: str) -> None:
+    """Check nothing."""
 
 
 def trust_here(version: Version, name: str, machine: Machine) -> Trust:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 import msgspec
@@ -34,11 +34,8 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
     kept: tuple[str, ...] = ()
 
 
-class Contents(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a registry refers to. ``versions`` are those of all models."""
-
-    versions: tuple[Version, ...]
-    promotions: dict[str, Promotion | None]
+Promotions = Mapping[str, Promotion | None]
+"""What is promoted, by model."""
 
 
 @contextmanager
@@ -57,47 +54,43 @@ def locked(storage: Storage, models: Sequence[str]) -> Iterator[None]:
         yield
 
 
-def refuse_incomplete(storage: Storage, contents: Contents) -> None:
+def refuse_incomplete(storage: Storage, versions: Sequence[Version], promotions: Promotions) -> None:
     """Refuse where records are missing: what only they refer to would look like garbage.
+
+    Args:
+        versions: of all models.
 
     Raises:
         ArtifactError: a promoted version has no record, or there are artifacts and no models.
     """
     hint = "nothing was removed; check whether a part of the registry was moved or is not mounted."
-    there = {(each.model, each.id) for each in contents.versions}
-    for model, promotion in contents.promotions.items():
+    there = {(each.model, each.id) for each in versions}
+    for model, promotion in promotions.items():
         if promotion is not None and (model, promotion.version) not in there:
             raise ArtifactError(
                 f"version {promotion.version} of model {model!r} is promoted in {storage.url} but has no record",
                 hint=f"{hint} If the record is lost, promote another version",
             )
-    if not contents.promotions and next(storage.files("blobs"), None) is not None:
+    if not promotions and next(storage.files("blobs"), None) is not None:
         raise ArtifactError(f"{storage.url} holds artifacts, but no model that refers to them", hint=hint)
 
 
-def plan(storage: Storage, contents: Contents) -> Collected:
-    """Say what can go."""
-    needed = {
-        f"{model}/{version}" for model, promotion in contents.promotions.items() for version in _needed(promotion)
-    }
-    retired = [each for each in contents.versions if each.retired]
+def plan(storage: Storage, versions: Sequence[Version], promotions: Promotions) -> Collected:
+    """Say what can go, records first."""
+    needed = {f"{model}/{version}" for model, promotion in promotions.items() for version in _needed(promotion)}
+    retired = [each for each in versions if each.retired]
     going = [each for each in retired if f"{each.model}/{each.id}" not in needed]
     gone = {f"{each.model}/{each.id}" for each in going}
-    staying = [each for each in contents.versions if f"{each.model}/{each.id}" not in gone]
-    files = [*_records(going), *_orphans(storage, staying)]
-    files = list(dict.fromkeys(path for path in files if storage.size_bytes(path) is not None))
+    staying = [each for each in versions if f"{each.model}/{each.id}" not in gone]
+    records = [path for each in going for path in (version_path(each.model, each.id), evidence_path(each))]
+    sizes = {path: storage.size_bytes(path) for path in (*records, *_orphans(storage, staying))}
+    there = {path: size_bytes for path, size_bytes in sizes.items() if size_bytes is not None}
     return Collected(
         versions=tuple(sorted(gone)),
-        files=tuple(files),
-        freed_bytes=sum(storage.size_bytes(path) or 0 for path in files),
+        files=tuple(there),
+        freed_bytes=sum(there.values()),
         kept=tuple(f"{each.model}/{each.id}" for each in retired if f"{each.model}/{each.id}" in needed),
     )
-
-
-def remove(storage: Storage, collected: Collected) -> None:
-    """Remove in the order of the plan: records first, so that nothing ever refers to an artifact that is gone."""
-    for path in collected.files:
-        storage.remove(path)
 
 
 def _needed(promotion: Promotion | None) -> set[str]:
@@ -108,19 +101,12 @@ def _needed(promotion: Promotion | None) -> set[str]:
     return {promotion.version} | ({back.version} if back is not None else set())
 
 
-def _records(versions: Sequence[Version]) -> Iterator[str]:
-    for version in versions:
-        yield version_path(version.model, version.id)
-        if version.evidence_sha256:
-            yield evidence_path(version)
-
-
 def _orphans(storage: Storage, staying: Sequence[Version]) -> Iterator[str]:
     """Files that no staying version refers to and that no write under way can have made."""
     records = [each for version in staying for each in version.variants.values()]
     referred = {blob_path(sha) for each in records for sha in (each.sha256, *each.parts.values()) if sha}
     referred |= {blob_path(each.sha256) for version in staying for each in version.files.values()}
-    referred |= {evidence_path(version) for version in staying if version.evidence_sha256}
+    referred |= {evidence_path(version) for version in staying}
     for folder in ("models", "blobs"):
         for path in storage.files(folder):
             loose = folder == "blobs" or _EVIDENCE.search(path) or _TEMPORARY.search(path)

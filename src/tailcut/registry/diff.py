@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from tailcut.registry.code import code_of
 from tailcut.registry.records import VariantRecord, Version
 
 
@@ -63,7 +62,7 @@ def diff_versions(old: Version, new: Version) -> Diff:
     )
 
 
-def flatten(tree: Any, path: str = "") -> dict[str, Any]:
+def flatten(tree: Any, path: str = "") -> dict[str, object]:
     """Leaves of a plain tree by dotted path; elements of a list are named by their "name", or by their place."""
     if isinstance(tree, Mapping):
         pairs = list(tree.items())
@@ -74,13 +73,13 @@ def flatten(tree: Any, path: str = "") -> dict[str, Any]:
         ]
     else:
         return {path: tree}
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for name, below in pairs:
         found |= flatten(below, f"{path}.{name}" if path else str(name))
     return found
 
 
-def _facts(variant: VariantRecord) -> dict[str, Any]:
+def _facts(variant: VariantRecord) -> dict[str, object]:
     kept = {
         "sha256": variant.sha256,
         "size_bytes": variant.size_bytes,
@@ -89,11 +88,11 @@ def _facts(variant: VariantRecord) -> dict[str, Any]:
         "refused": variant.refused,
     }
     keys = flatten(msgspec.to_builtins(variant.keys), "keys") if variant.keys is not None else {}
-    metrics = flatten(variant.evidence.get("metrics", {}), "metrics")
+    metrics = flatten(variant.evidence.metrics, "metrics")
     return kept | flatten(variant.settings, "settings") | metrics | keys
 
 
-def _outside(version: Version) -> dict[str, Any]:
+def _outside(version: Version) -> dict[str, str]:
     tensors = {
         f"{side}.{tensor.name}": f"{tensor.datatype} {list(tensor.shape)}"
         for side in ("inputs", "outputs")
@@ -102,9 +101,9 @@ def _outside(version: Version) -> dict[str, Any]:
     return {"source": version.source} | tensors | {f"origins.{name}": sha for name, sha in version.origins.items()}
 
 
-def _code(version: Version) -> dict[str, Any]:
-    """Hashes and versions of the user's code; nothing where a build did not write it down."""
-    code = code_of(version)
+def _code(version: Version) -> dict[str, str]:
+    """Hashes and versions of the user's code; nothing where it was not listed."""
+    code = version.evidence.code
     if code is None:
         return {}
     files = {each.file or name: each.sha256[:12] for name, each in code.modules.items()}

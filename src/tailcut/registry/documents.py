@@ -17,6 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tailcut.errors import ArtifactError, NotInRegistry
+from tailcut.registry.evidence import VariantEvidence, VersionEvidence
 from tailcut.registry.records import SCHEMA, Promotion, Version, version_id
 from tailcut.registry.storage import Batch, Storage
 
@@ -27,14 +28,20 @@ POINTER = "promoted.json"
 """Name of the file of a model that says what is served."""
 
 
+class _Form(msgspec.Struct, frozen=True):
+    """The number of a record's form, whatever else is in it."""
+
+    schema: int
+
+
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """The file beside version.json."""
+    """The file beside version.json; ``manifest`` as in ``Version``."""
 
     model: str
     version: str
-    evidence: dict[str, Any] = {}
-    manifest: dict[str, Any] = {}
-    variants: dict[str, dict[str, Any]] = {}
+    evidence: VersionEvidence
+    manifest: dict[str, Any]
+    variants: dict[str, VariantEvidence]
 
 
 def blob_path(sha256: str) -> str:
@@ -98,8 +105,8 @@ def write_version(batch: Batch, version: Version) -> Version:
 
 def write_header(batch: Batch, version: Version) -> None:
     """Write version.json alone; the evidence that it names stays."""
-    bare = {name: replace(each, evidence={}) for name, each in version.variants.items()}
-    header = replace(version, evidence={}, manifest={}, variants=bare)
+    bare = {name: replace(each, evidence=VariantEvidence()) for name, each in version.variants.items()}
+    header = replace(version, evidence=VersionEvidence(), manifest={}, variants=bare)
     batch.write(version_path(version.model, version.id), encode(header))
 
 
@@ -107,28 +114,28 @@ def read_version(storage: Storage, model: str, version: str, *, evidence: bool) 
     """Read a version and check it against its id and its seal.
 
     Raises:
-        ArtifactError: a file is missing or corrupt, or of a later tailcut.
+        ArtifactError: a file is missing or corrupt, or of another tailcut.
         FileNotFoundError: there is no such version.
     """
     path = version_path(model, version)
-    found = decode(storage, path, Version)
-    if found.schema > SCHEMA:
+    content, where = storage.read(path), f"{storage.url}/{path}"
+    schema = _decoded(content, where, _Form).schema
+    if schema != SCHEMA:
         raise ArtifactError(
-            f"{storage.url}/{path} has schema {found.schema}, but this tailcut reads up to {SCHEMA}",
-            hint="upgrade tailcut, or build the model again with this version",
+            f"{where} has schema {schema}, but this tailcut reads schema {SCHEMA}",
+            hint="upgrade tailcut, or build the model again with this version"
+            if schema > SCHEMA
+            else "an earlier tailcut wrote it: run `tailcut build` to make the version again",
         )
+    found = _decoded(content, where, Version)
     if found.model != model:
         raise ArtifactError(
-            f"{storage.url}/{path} is of model {found.model!r}: its folder was renamed or copied",
+            f"{where} is of model {found.model!r}: its folder was renamed or copied",
             hint=f"build {model!r} itself; a built model cannot be renamed",
         )
     expected = version_id(found.model, found.inputs, found.outputs, found.variants, found.code)
     if not found.id == expected == version:
-        raise ArtifactError(
-            f"{storage.url}/{path} is corrupt: its content has the id {expected}, expected {version}", hint=_AGAIN
-        )
-    if found.schema < SCHEMA:
-        return _from_first(found)
+        raise ArtifactError(f"{where} is corrupt: its content has the id {expected}, expected {version}", hint=_AGAIN)
     return _with_evidence(storage, found) if evidence else found
 
 
@@ -182,15 +189,6 @@ def _decoded(content: bytes, where: str, kind: type[_Record], hint: str = _AGAIN
         raise ArtifactError(f"{where} is corrupt: {error}", hint=hint) from error
 
 
-def _from_first(version: Version) -> Version:
-    """Read a record of schema 1: what was built and not refused had passed; the machine was not kept."""
-    states = {
-        name: replace(each, state="passed" if each.sha256 and not each.refused else "candidate")
-        for name, each in version.variants.items()
-    }
-    return replace(version, variants=states)
-
-
 def _with_evidence(storage: Storage, version: Version) -> Version:
     path = evidence_path(version)
     where = f"{storage.url}/{path}"
@@ -203,5 +201,5 @@ def _with_evidence(storage: Storage, version: Version) -> Version:
         message = f"{where} is corrupt: SHA-256 is {found}, expected {version.evidence_sha256}"
         raise ArtifactError(message, hint=_AGAIN)
     kept = _decoded(content, where, Evidence)
-    variants = {name: replace(each, evidence=kept.variants.get(name, {})) for name, each in version.variants.items()}
+    variants = {name: replace(each, evidence=kept.variants[name]) for name, each in version.variants.items()}
     return replace(version, evidence=kept.evidence, manifest=kept.manifest, variants=variants)

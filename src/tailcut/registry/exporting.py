@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from tailcut.errors import ArtifactError, ManifestError
 from tailcut.registry import checking
-from tailcut.registry.reading import RegistryReader
 from tailcut.registry.records import Variant, Version
+from tailcut.registry.store import Registry
 from tailcut.system.atomic_files import Staging
 
 _WAY_OUT = "write to another folder"
 
 
-def export(
-    registry: RegistryReader, version: Version, name: str, file: Path, *, force: bool = False
-) -> tuple[Path, Path]:
+def export(registry: Registry, version: Version, name: str, file: Path, *, force: bool = False) -> tuple[Path, Path]:
     """Write a variant's artifact to ``file``, and what it takes, gives and needs to ``file`` with ".json" behind it.
 
     Both files appear whole or not at all.
@@ -49,7 +47,7 @@ def export(
     if found.runtime == "sklearn":
         raise ArtifactError(
             f"{what} was not stored: its artifact holds rows and answers, but no model",
-            hint=f"take the model from {', '.join(version.live_code(name))}, or export another variant",
+            hint=f"take the model from {', '.join(found.live_code)}, or export another variant",
         )
     variant = registry.artifact(version.model, name, version.id)
     content = msgspec.json.format(msgspec.json.encode(_described(version, variant)), indent=2) + b"\n"
@@ -72,8 +70,7 @@ def _refuse_in_place(*files: Path, force: bool) -> None:
             raise ManifestError(f"{file} already exists", hint="name another file, or overwrite it with --force")
 
 
-def _described(version: Version, variant: Variant) -> dict[str, Any]:
-    source = version.variants[version.source].evidence.get("recipe", {})
+def _described(version: Version, variant: Variant) -> Mapping[str, object]:
     return {
         "model": version.model,
         "version": version.id,
@@ -82,8 +79,8 @@ def _described(version: Version, variant: Variant) -> dict[str, Any]:
         "sha256": variant.sha256,
         "inputs": variant.inputs,
         "outputs": variant.outputs,
-        "classes": source.get("classes"),
+        "classes": version.variants[version.source].evidence.recipe.classes,
         "settings": variant.settings,
-        "built_with": version.evidence.get("versions", {}),
-        "live_code": version.live_code(variant.name),
+        "built_with": version.evidence.versions,
+        "live_code": version.variants[variant.name].live_code,
     }

@@ -16,12 +16,12 @@ def promoted(current: Promotion | None, move: Move) -> Promotion:
     """Put a promotion on top; the same variant again leaves the pointer as it is."""
     if current is not None and (current.version, current.variant) == (move.version, move.variant):
         return current
-    return _pointer((move, *_moves(current)))
+    return _pointer((move, *(() if current is None else current.history)))
 
 
 def earlier(current: Promotion) -> Iterator[Move]:
     """Yield what a rollback could go back to, newest first."""
-    steps = _standing(_moves(current))
+    steps = _standing(current.history)
     next(steps, None)
     for _, move in steps:
         yield move
@@ -38,7 +38,7 @@ def rolled_back(current: Promotion, at: str, unusable: Callable[[Move], str]) ->
     Returns:
         the new pointer, or None where nothing is left to go back to.
     """
-    moves = _moves(current)
+    moves = current.history
     for index, move in list(_standing(moves))[1:]:
         if not unusable(move):
             behind = tuple(replace(each, undone=True) for each in moves[:index])
@@ -50,12 +50,6 @@ def rolled_back(current: Promotion, at: str, unusable: Callable[[Move], str]) ->
 def _pointer(moves: tuple[Move, ...]) -> Promotion:
     top = moves[0]
     return Promotion(version=top.version, variant=top.variant, promoted=top.at, history=moves[:LONGEST_HISTORY])
-
-
-def _moves(current: Promotion | None) -> tuple[Move, ...]:
-    if current is None:
-        return ()
-    return current.history or (Move(version=current.version, variant=current.variant, at=current.promoted),)
 
 
 def _standing(moves: tuple[Move, ...]) -> Iterator[tuple[int, Move]]:

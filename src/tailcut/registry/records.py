@@ -12,11 +12,15 @@ import msgspec
 
 from tailcut.code.digest import Code
 from tailcut.common.bounds import Bound
-from tailcut.common.fingerprint import LIVE, Keys, Trust
+from tailcut.common.fingerprint import Keys, Trust
 from tailcut.manifest import TensorSpec
+from tailcut.registry.evidence import Settings, VariantEvidence, VersionEvidence
 
-SCHEMA = 2
-"""Number of the record's form; a reader refuses a later one. 1 had the evidence inside and no keys."""
+SCHEMA = 3
+"""Number of the record's form; a reader refuses every other."""
+
+ARCHIVE = "code"
+"""Name of the file of a version that holds a copy of the user's code: see ``Registry.file``."""
 
 _ID_SCHEMA = 1
 
@@ -47,7 +51,7 @@ class NewVariant:
     runtime: str
     artifact: Path | None
     refused: str = ""
-    evidence: Mapping[str, Any] = field(default_factory=dict)
+    evidence: VariantEvidence = field(default_factory=VariantEvidence)
     settings: Mapping[str, Any] = field(default_factory=dict)
     base: bool = False
     keys: Keys | None = None
@@ -82,11 +86,11 @@ class Variant:
         parts: of a pair: the artifacts of the variants that it runs, by their names; checked as its own.
         part_runtimes: of a pair: the runtimes of its parts.
         bounds: of the inputs, which the build found in the model.
-        code: the user's code that it was built with; None where the build did not write it down.
+        code: the user's code that it was built with; None where it was not listed.
         files: what its version keeps beside the artifacts, by what it is: see ``Registry.file``.
         manifest: the deployment as it was built, as plain values; empty where the version has no record of it.
-        feature_models: version of each model that computes features, as it was when this was judged; a model is absent
-            where the build has no record of it.
+        feature_models: version of each model that computes features, as it was when this was judged; one that was not
+            given to the build is absent.
     """
 
     model: str
@@ -97,7 +101,7 @@ class Variant:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     version: str
-    evidence: Mapping[str, Any] = field(default_factory=dict)
+    evidence: VariantEvidence = field(default_factory=VariantEvidence)
     refused: str = ""
     size_bytes: int = 0
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -118,14 +122,15 @@ class VariantRecord(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str = ""
     size_bytes: int = 0
     refused: str = ""
-    evidence: dict[str, Any] = {}
-    settings: dict[str, Any] = {}
+    evidence: VariantEvidence = VariantEvidence()
+    settings: Settings = {}
     state: Literal["candidate", "passed"] = "candidate"
     base: bool = False
     keys: Keys | None = None
     parts: dict[str, str] = {}
     """Of a pair: variant of the same version -> SHA-256 of its artifact. A pair has no keys: its parts' hold for it."""
     live_code: tuple[str, ...] = ()
+    """References to the user's code that it cannot be opened without; empty where its artifact is enough."""
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,7 +152,7 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     variants: dict[str, VariantRecord]
-    evidence: dict[str, Any] = {}
+    evidence: VersionEvidence = VersionEvidence()
     manifest: dict[str, Any] = {}
     """The deployment as it was built, passwords in addresses left out."""
     evidence_sha256: str = ""
@@ -156,19 +161,9 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     files: dict[str, KeptFile] = {}
     """What is kept beside the artifacts, by what it is: see ``Registry.file``."""
     code: str = ""
-    """Identity of the user's code that it was built with; the list of it is in the evidence, see ``code_of``."""
+    """Identity of the user's code that it was built with; the list of it is in the evidence."""
     retired: str = ""
     """When it was retired: UTC, ISO 8601; empty where it was not."""
-
-    def live_code(self, name: str) -> tuple[str, ...]:
-        """Return the references to code that a variant cannot be opened without; empty where its artifact is enough.
-
-        Older builds did not record it: there it is whatever ``model.source`` names.
-        """
-        found = self.variants[name]
-        if not found.live_code and found.runtime in LIVE:
-            return (str(self.manifest.get("model", {}).get("source", "model.source")),)
-        return found.live_code
 
     def is_base(self, name: str) -> bool:
         """Tell whether a variant belongs to the portable base."""
@@ -192,7 +187,7 @@ class Promotion(msgspec.Struct, frozen=True, kw_only=True):
     variant: str
     promoted: str
     """UTC, ISO 8601."""
-    history: tuple[Move, ...] = ()
+    history: tuple[Move, ...]
 
 
 def version_id(
@@ -213,19 +208,6 @@ def version_id(
     forms = [[{name: getattr(each, name) for name in names} for each in given] for given in (inputs, outputs)]
     content = msgspec.json.encode((_ID_SCHEMA, model, *forms, artifacts, *([code] if code else [])))
     return hashlib.sha256(content).hexdigest()[:12]
-
-
-def quality_refusal(variant: Variant | VariantRecord) -> str:
-    """Return why the gate refused a variant's answers; empty where it did not, or refused its speed only.
-
-    Records of older builds have one text for both: there it counts where the quality verdict is no pass.
-    """
-    found = variant.evidence.get("quality_refusal")
-    if found is not None:
-        return str(found)
-    quality = variant.evidence.get("quality")
-    passed = isinstance(quality, Mapping) and quality.get("outcome") == "pass"
-    return "" if passed else variant.refused
 
 
 def state_of(version: Version, name: str, promotion: Promotion | None) -> State:

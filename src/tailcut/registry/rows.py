@@ -20,8 +20,8 @@ from tailcut.errors import ArtifactError
 from tailcut.registry.padding import trimmed
 
 if TYPE_CHECKING:
-    from tailcut.registry.reading import RegistryReader
     from tailcut.registry.records import Variant, Version
+    from tailcut.registry.store import Registry
 
 ROWS = "rows"
 """Name of the file beside a version's artifacts; see ``Registry.file``."""
@@ -89,8 +89,8 @@ class KeptRows:
         return KeptRows(inputs, str(found.get(_PADDING, "")))
 
 
-def kept_rows(registry: RegistryReader, of: Version | Variant) -> KeptRows | None:
-    """Return the rows that a version keeps; None where it keeps none (``holdout.keep = 0``, and older builds).
+def kept_rows(registry: Registry, of: Version | Variant) -> KeptRows | None:
+    """Return the rows that a version keeps; None where it keeps none (``holdout.keep = 0``).
 
     Args:
         of: the version, or a variant of it.

@@ -49,8 +49,9 @@ class FsspecStorage:
 
     def size_bytes(self, path: str) -> int | None:
         with self._doing("read", path):
+            self._files.invalidate_cache()
             try:
-                return int(self._info(path)["size"])
+                return int(self._files.info(self._at(path))["size"])
             except FileNotFoundError:
                 return None
 
@@ -195,10 +196,6 @@ class FsspecStorage:
             with suppress(Exception):
                 self._files.rm_file(temporary)
             raise
-
-    def _info(self, path: str) -> dict[str, Any]:
-        self._files.invalidate_cache()
-        return dict(self._files.info(self._at(path)))
 
     def _at(self, path: str) -> str:
         return f"{self._base}/{path}"

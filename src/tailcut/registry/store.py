@@ -8,44 +8,216 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 from msgspec.structs import replace
 
-from tailcut.code.digest import Code, identity
-from tailcut.common.fingerprint import Machine, keys_of, uses_gpu
+from tailcut.code.digest import identity
+from tailcut.common.fingerprint import Machine, Trust, keys_of, uses_gpu
 from tailcut.common.redaction import tree_without_secrets
-from tailcut.errors import ArtifactError, NotServable
-from tailcut.manifest import TensorSpec
+from tailcut.errors import ArtifactError, NotInRegistry, NotServable
+from tailcut.manifest import Manifest, TensorSpec
 from tailcut.registry import checking, collect
-from tailcut.registry.checking import Trial
-from tailcut.registry.code import Check, nothing, written
+from tailcut.registry.checking import Check, Trial, nothing
+from tailcut.registry.diff import Diff, diff_versions
 from tailcut.registry.documents import (
     POINTER,
     blob_path,
     decode,
     decode_pointer,
     encode,
+    is_model,
+    is_version,
     model_path,
     read_pointer,
+    read_promotion,
+    read_version,
+    version_path,
     write_header,
     write_version,
 )
+from tailcut.registry.evidence import VersionEvidence
 from tailcut.registry.history import promoted, rolled_back
-from tailcut.registry.reading import RegistryReader
-from tailcut.registry.records import SCHEMA, KeptFile, Move, NewVariant, Promotion, VariantRecord, Version, version_id
-from tailcut.registry.storage import Batch, Storage
+from tailcut.registry.records import KeptFile, Move, NewVariant, Promotion, Variant, VariantRecord, Version, version_id
+from tailcut.registry.storage import Batch, Storage, open_storage
+from tailcut.registry.storage_local import LocalStorage
 from tailcut.system.atomic_files import digest
 from tailcut.system.clock import now
+from tailcut.system.machine import read_machine
 
 
-class Verifier(RegistryReader):
-    """Verifies a registry; use ``Registry``."""
+class Registry:
+    """Artifacts and their evidence.
+
+    Args:
+        root: a local folder, made when something is first added, or a URL that fsspec knows ("s3://bucket/models").
+        machine: whose keys variants get, and are judged by; this one where None.
+        cache: local folder for artifacts that are fetched from a URL; the user's cache folder where None.
+
+    Raises:
+        MissingExtra: a URL, and fsspec or its scheme's package is not installed.
+    """
+
+    def __init__(self, root: Path | str, *, machine: Machine | None = None, cache: Path | None = None) -> None:
+        self._storage = open_storage(root, cache)
+        self._machine = machine
+
+    @classmethod
+    def of(cls, manifest: Manifest, *, machine: Machine | None = None) -> Self:
+        """Open the registry of a manifest: a URL, or a path that starts at the manifest's folder."""
+        path = manifest.deployment.registry.path
+        return cls(path if "://" in path else manifest.directory / path, machine=machine)
+
+    @property
+    def url(self) -> str:
+        """The folder or the URL, for messages."""
+        return self._storage.url
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of a local registry, there or not; None behind a URL."""
+        return self._storage.root if isinstance(self._storage, LocalStorage) else None
+
+    @property
+    def root(self) -> Path:
+        """The folder of a local registry."""
+        if self.folder is None:
+            raise ArtifactError(f"the registry {self.url} is not a local folder", hint="use its url")
+        return self.folder
+
+    @cached_property
+    def machine(self) -> Machine:
+        """The machine that variants are judged by; read once."""
+        return self._machine or read_machine()
+
+    def promotion(self, model: str) -> Promotion | None:
+        """Return what is promoted, or None."""
+        return read_promotion(self._storage, model)
+
+    def promotion_stamp(self, model: str) -> Hashable:
+        """Return something that changes with every promotion, for polling; None where nothing was promoted yet."""
+        return self._storage.stamp(model_path(model, POINTER))
+
+    def models(self) -> tuple[str, ...]:
+        """Names of the models that have a version, sorted."""
+        return tuple(each for each in self._storage.names("models") if is_model(each) and self._ids(each))
+
+    def list(self, model: str | None = None) -> tuple[Version, ...]:
+        """Return the versions of ``model`` (or of every model), newest first within a model, without evidence.
+
+        Raises:
+            ArtifactError: a record cannot be read, so that nobody knows what is there; see ``scan``.
+        """
+        names = self.models() if model is None else (model,)
+        return tuple(version for name in names for version in self._versions(name))
+
+    def scan(self, model: str) -> Iterator[tuple[str, Version | ArtifactError]]:
+        """Yield the id of every version of a model with its record, without evidence, or with what is wrong with it.
+
+        Newest first; those that cannot be read come last.
+        """
+        found: list[Version] = []
+        broken: list[tuple[str, ArtifactError]] = []
+        for each in self._ids(model):
+            try:
+                found.append(read_version(self._storage, model, each, evidence=False))
+            except FileNotFoundError:
+                continue  # removed since it was listed
+            except ArtifactError as error:
+                broken.append((each, error))
+        yield from ((version.id, version) for version in sorted(found, key=_age, reverse=True))
+        yield from broken
+
+    def version(self, model: str, version: str = "promoted") -> Version:
+        """Read the record of a version, with its evidence and manifest.
+
+        Args:
+            model: name of the deployment.
+            version: "promoted", "latest" or an id.
+
+        Raises:
+            NotInRegistry: there is none of that model or id.
+            ArtifactError: nothing is promoted, or a file of it is corrupt.
+        """
+        if version == "promoted":
+            version = self._promoted(model).version
+        elif version == "latest":
+            versions = self._versions(model)
+            if not versions:
+                raise self._missing(model, "latest")
+            version = versions[0].id
+        try:
+            return read_version(self._storage, model, version, evidence=True)
+        except FileNotFoundError as error:
+            raise self._missing(model, version) from error
+
+    def diff(self, model: str, old: str, new: str) -> Diff:
+        """Compare two versions; each is "promoted", "latest" or an id."""
+        return diff_versions(self.version(model, old), self.version(model, new))
+
+    def variant(
+        self,
+        model: str,
+        name: str = "promoted",
+        version: str = "promoted",
+        *,
+        unverified: bool = False,
+        trust: bool = False,
+    ) -> Variant:
+        """Find a variant to serve: check that it may be opened here, and its artifact's size and SHA-256.
+
+        Args:
+            model: name of the deployment.
+            name: "promoted" or a variant's name.
+            version: "promoted", "latest" or an id.
+            unverified: open it although its quality verdict comes from other kernels.
+            trust: open a pickle, which runs the code that is in it.
+
+        Raises:
+            ArtifactError: there is none, it could not be built, its file is missing, truncated or corrupt, it was
+                retired, it is not openable or unverified on this machine, or it is a pickle.
+        """
+        record, name = self._find(model, name, version)
+        checking.refuse_retired(record)
+        checking.built(record, name)
+        found = self.trust(record, name)
+        checking.refuse_untrusted(record, name, found, unverified=unverified)
+        variant = self._checked(record, name, found)
+        if not trust:
+            checking.refuse_pickle(variant)
+        return variant
+
+    def artifact(self, model: str, name: str = "promoted", version: str = "promoted") -> Variant:
+        """Find a variant to build from or to verify: its file is checked, the machine is not.
+
+        Raises:
+            ArtifactError: there is none, it could not be built, or its file is missing, truncated or corrupt.
+        """
+        record, name = self._find(model, name, version)
+        return self._checked(record, name)
+
+    def file(self, of: Version | Variant, name: str) -> Path | None:
+        """Fetch a file that is kept beside the artifacts of a version, or of a variant's; None where it keeps no such.
+
+        Raises:
+            ArtifactError: it is missing, truncated or corrupt.
+        """
+        kept = of.files.get(name)
+        if kept is None:
+            return None
+        what = f"file {name!r} of model {of.model!r} version {of.id if isinstance(of, Version) else of.version}"
+        return self._storage.fetch(blob_path(kept.sha256), kept.sha256, kept.size_bytes, what)
+
+    def trust(self, version: Version, name: str) -> Trust:
+        """Judge how far a variant's evidence holds on this machine."""
+        return checking.trust_here(version, name, self.machine)
+
+    # -- Verifying -----------------------------------------------------------------------------------------------------
 
     def verify(self, trial: Trial | None = None) -> Iterator[tuple[str, ArtifactError | None]]:
         """Check every record, artifact and pointer; yield what was checked, and what is wrong with it.
@@ -80,41 +252,7 @@ class Verifier(RegistryReader):
                         )
                         yield what, _broken_promise(problem) if problem and served == (each, name) else problem
 
-    def _served(self, model: str) -> tuple[str, str] | None:
-        """Return version and variant of what is promoted, which is there; None where nothing is.
-
-        Raises:
-            ArtifactError: the pointer is corrupt, or leads to what is not there or is not served any more.
-        """
-        promotion = self.promotion(model)
-        if promotion is None:
-            return None
-        record = self.version(model, promotion.version)
-        checking.refuse_retired(record)
-        checking.built(record, promotion.variant)
-        return promotion.version, promotion.variant
-
-
-def _broken_promise(error: ArtifactError) -> ArtifactError:
-    """Return the error of what is promoted: that it cannot be served is a fault of the registry then."""
-    if not isinstance(error, NotServable):
-        return error
-    return ArtifactError(f"{error.message}; it is promoted", hint=error.hint, detail=error.detail)
-
-
-class Registry(Verifier):
-    """Artifacts and their evidence.
-
-    Args:
-        root: a local folder, made when something is first added, or a URL that fsspec knows ("s3://bucket/models").
-        machine: whose keys variants get, and are judged by; this one where None.
-        cache: local folder for artifacts that are fetched from a URL; the user's cache folder where None.
-
-    Raises:
-        MissingExtra: a URL, and fsspec or its scheme's package is not installed.
-    """
-
-    # -- Building ----------------------------------------------------------------------------------------------------
+    # -- Building ------------------------------------------------------------------------------------------------------
 
     def build_lock(self, model: str) -> AbstractContextManager[None]:
         """Lock ``model`` against other builds; a BuildError names the process that holds it."""
@@ -128,11 +266,10 @@ class Registry(Verifier):
         inputs: Sequence[TensorSpec],
         outputs: Sequence[TensorSpec],
         variants: Sequence[NewVariant],
-        evidence: Mapping[str, Any] | None = None,
+        evidence: VersionEvidence | None = None,
         manifest: Mapping[str, Any] | None = None,
         origins: Mapping[Path, str] | None = None,
         files: Mapping[str, Path] | None = None,
-        code: Code | None = None,
     ) -> Version:
         """Store artifacts and the record of one build.
 
@@ -144,11 +281,10 @@ class Registry(Verifier):
             source: name of the variant that all others are judged against.
             inputs, outputs: tensors of the model.
             variants: all that were tried.
-            evidence: of the build as a whole.
+            evidence: of the build as a whole, with the user's code.
             manifest: the deployment as plain values; passwords in addresses are left out.
             origins: files that the source model came from, with the SHA-256 that each had when the build began.
             files: what is kept beside the artifacts, by what it is: see ``file``.
-            code: the user's code that it was built with.
 
         Raises:
             ArtifactError: an artifact is missing, a pair's part is no variant of the version, an origin changed
@@ -156,6 +292,8 @@ class Registry(Verifier):
         """
         records = {each.name: record_of(each, self.machine, source=each.name == source) for each in variants}
         check_parts(records)
+        evidence = evidence or VersionEvidence()
+        code = evidence.code
         told = identity(code) if code is not None and (code.modules or code.data) else ""
         version = Version(
             model=model,
@@ -166,10 +304,13 @@ class Registry(Verifier):
             inputs=tuple(inputs),
             outputs=tuple(outputs),
             variants=records,
-            evidence={**(evidence or {}), **written(code)},
+            evidence=evidence,
             manifest=dict(manifest or {}),
             origins={str(path): sha for path, sha in (origins or {}).items()},
-            files={name: kept_file(path) for name, path in (files or {}).items()},
+            files={
+                name: KeptFile(sha256=digest(path), size_bytes=path.stat().st_size)
+                for name, path in (files or {}).items()
+            },
             code=told,
         )
         artifacts = {each.name: each.artifact for each in variants if each.artifact is not None}
@@ -185,7 +326,7 @@ class Registry(Verifier):
             after = recorded(self._ledger(model), split_sha256, artifacts)
             self._write(model_path(model, "confirmations.json"), encode(after))
 
-    # -- Promoting ---------------------------------------------------------------------------------------------------
+    # -- Promoting -----------------------------------------------------------------------------------------------------
 
     def promote(
         self,
@@ -261,7 +402,7 @@ class Registry(Verifier):
             notice(f"skipped {each}")
         return after
 
-    # -- Clearing up -------------------------------------------------------------------------------------------------
+    # -- Clearing up ---------------------------------------------------------------------------------------------------
 
     def retire(self, model: str, version: str) -> Version:
         """Serve a version no more; ``collect_garbage`` may remove it.
@@ -277,12 +418,9 @@ class Registry(Verifier):
                     f"version {record.id} of model {model!r} is promoted ({promotion.variant!r} is served)",
                     hint="promote another version first, or roll back",
                 )
-            retired = replace(record, schema=SCHEMA, retired=record.retired or now())
+            retired = replace(record, retired=record.retired or now())
             with self._storage.adding(), self._storage.batch() as batch:
-                if record.evidence_sha256:
-                    write_header(batch, retired)
-                else:
-                    retired = write_version(batch, retired)
+                write_header(batch, retired)
                 batch.commit()
         return retired
 
@@ -296,15 +434,105 @@ class Registry(Verifier):
             ArtifactError: a record is corrupt or missing, so that nobody knows what it refers to.
         """
         with collect.locked(self._storage, self._folders()):
-            promotions = {model: self.promotion(model) for model in self._folders()}
-            contents = collect.Contents(versions=self.list(), promotions=promotions)
-            collect.refuse_incomplete(self._storage, contents)
-            found = collect.plan(self._storage, contents)
+            promotions, versions = {model: self.promotion(model) for model in self._folders()}, self.list()
+            collect.refuse_incomplete(self._storage, versions, promotions)
+            found = collect.plan(self._storage, versions, promotions)
             if not dry_run:
-                collect.remove(self._storage, found)
+                for path in found.files:  # records first, so that none refers to what is gone
+                    self._storage.remove(path)
         return found
 
-    # -- Inside ------------------------------------------------------------------------------------------------------
+    # -- Inside --------------------------------------------------------------------------------------------------------
+
+    def _find(self, model: str, name: str, version: str) -> tuple[Version, str]:
+        if name == "promoted":
+            promotion = self._promoted(model)
+            name, version = promotion.variant, promotion.version
+        return self.version(model, version), name
+
+    def _promoted(self, model: str) -> Promotion:
+        promotion = self.promotion(model)
+        if promotion is None:
+            kind = ArtifactError if self._ids(model) else NotInRegistry
+            raise kind(f"model {model!r} has no promoted version in {self.url}", hint=self._here(model))
+        return promotion
+
+    def _checked(self, record: Version, name: str, trust: Trust | None = None) -> Variant:
+        found = checking.built(record, name)
+        what = f"variant {name!r} of model {record.model!r} version {record.id}"
+        return Variant(
+            model=record.model,
+            name=name,
+            runtime=found.runtime,
+            artifact=self._storage.fetch(blob_path(found.sha256), found.sha256, found.size_bytes, what),
+            sha256=found.sha256,
+            inputs=record.inputs,
+            outputs=record.outputs,
+            version=record.id,
+            evidence=found.evidence,
+            refused=found.refused,
+            size_bytes=found.size_bytes,
+            settings=found.settings,
+            trust=trust or self.trust(record, name),
+            parts={part: self._part(record, what, part, sha) for part, sha in found.parts.items()},
+            part_runtimes=tuple(record.variants[part].runtime for part in found.parts),
+            bounds=record.evidence.bounds,
+            code=record.evidence.code,
+            files=record.files,
+            manifest=record.manifest,
+            feature_models=record.evidence.feature_models,
+        )
+
+    def _part(self, record: Version, what: str, part: str, sha: str) -> Path:
+        kept = record.variants.get(part)
+        if kept is None or kept.sha256 != sha:
+            raise ArtifactError(
+                f"{what} runs {part!r} with SHA-256 {sha}, which its version lacks",
+                hint="the record was edited: run `tailcut build` again",
+            )
+        return self._storage.fetch(blob_path(sha), sha, kept.size_bytes, f"part {part!r} of {what}")
+
+    def _versions(self, model: str) -> tuple[Version, ...]:
+        found = []
+        for _, version in self.scan(model):
+            if isinstance(version, ArtifactError):
+                raise version
+            found.append(version)
+        return tuple(found)
+
+    def _ids(self, model: str) -> Sequence[str]:
+        names = self._storage.names(model_path(model, "versions"))
+        paths = {each: version_path(model, each) for each in names if is_version(each)}
+        return [each for each, path in paths.items() if self._storage.size_bytes(path) is not None]
+
+    def _folders(self) -> Sequence[str]:
+        """Names of the models that have a folder with something in it; what else lies there is not the registry's."""
+        names = self._storage.names("models")
+        return [each for each in names if is_model(each) and self._storage.names(model_path(each))]
+
+    def _missing(self, model: str, version: str) -> NotInRegistry:
+        named = f" {version!r}" if version != "latest" else ""
+        return NotInRegistry(f"model {model!r} has no version{named} in {self.url}", hint=self._here(model))
+
+    def _here(self, model: str) -> str:
+        ids, way_out = self._ids(model), "run `tailcut build`, or `tailcut registry promote`"
+        if ids:
+            return f"versions of {model!r}: {', '.join(ids)}; {way_out}"
+        return f"models here: {', '.join(self.models()) or 'none'}; {way_out}"
+
+    def _served(self, model: str) -> tuple[str, str] | None:
+        """Return version and variant of what is promoted, which is there; None where nothing is.
+
+        Raises:
+            ArtifactError: the pointer is corrupt, or leads to what is not there or is not served any more.
+        """
+        promotion = self.promotion(model)
+        if promotion is None:
+            return None
+        record = self.version(model, promotion.version)
+        checking.refuse_retired(record)
+        checking.built(record, promotion.variant)
+        return promotion.version, promotion.variant
 
     def _unusable(
         self, model: str, check: Check, trial: Trial | None, passed: dict[str, ArtifactError], move: Move
@@ -357,6 +585,18 @@ class Registry(Verifier):
         with self._storage.batch() as batch:
             batch.write(path, content)
             batch.commit()
+
+
+def _broken_promise(error: ArtifactError) -> ArtifactError:
+    """Return the error of what is promoted: that it cannot be served is a fault of the registry then."""
+    if not isinstance(error, NotServable):
+        return error
+    return ArtifactError(f"{error.message}; it is promoted", hint=error.hint, detail=error.detail)
+
+
+def _age(version: Version) -> tuple[int, str, str]:
+    """By the order in which they were added; clocks of several machines may differ."""
+    return version.serial, version.created, version.id
 
 
 # -- How often a holdout was used --------------------------------------------------------------------------------------
@@ -458,7 +698,7 @@ def record_of(variant: NewVariant, machine: Machine, *, source: bool) -> Variant
         sha256=sha,
         size_bytes=size_bytes,
         refused=variant.refused,
-        evidence=dict(variant.evidence),
+        evidence=variant.evidence,
         settings=dict(variant.settings),
         state="passed" if sha and not variant.refused else "candidate",
         base=bool(sha) and (source or variant.base),
@@ -466,11 +706,6 @@ def record_of(variant: NewVariant, machine: Machine, *, source: bool) -> Variant
         parts={name: digest(path) for name, path in variant.parts.items()},
         live_code=variant.live_code,
     )
-
-
-def kept_file(path: Path) -> KeptFile:
-    """Make the record of a file that is kept beside the artifacts."""
-    return KeptFile(sha256=digest(path), size_bytes=path.stat().st_size)
 
 
 def check_parts(records: Mapping[str, VariantRecord]) -> None:

@@ -17,10 +17,10 @@ from tailcut.models.background_loading import abandon, close_later, in_backgroun
 from tailcut.models.deployment_version import is_live, opening_references, version_of
 from tailcut.models.dispatch.scheduler_factory import make_dispatcher
 from tailcut.models.pool import Pool
-from tailcut.models.row_coupling import rows_alone
 from tailcut.models.runtime_import import bring_in
 from tailcut.models.runtimes.base import StreamingRuntime
 from tailcut.models.runtimes.priority import lower_priority
+from tailcut.models.runtimes.row_coupling import coupling_operators
 from tailcut.models.shed_errors import unavailable
 from tailcut.models.value_limits import PathLimits
 from tailcut.models.variant_loader import Warm, artifact_bytes, held_bytes, open_variant
@@ -33,7 +33,7 @@ from tailcut.pipeline.request_context import ServedVariant
 from tailcut.pipeline.row_transform import RowTransform
 from tailcut.pipeline.stages.features import open_features
 from tailcut.pipeline.streaming import streaming_of
-from tailcut.registry import Registry, Variant
+from tailcut.registry import Registry, Variant, VariantEvidence
 from tailcut.scheduler.core_budget import CoreBudget
 from tailcut.scheduler.pool_scaling import ScalingLimits, Wear
 from tailcut.serving.host_state import HostState
@@ -84,6 +84,7 @@ def find_variant(manifest: Manifest) -> Variant:
         inputs=deployment.model.inputs,
         outputs=deployment.model.outputs,
         version="source",
+        evidence=VariantEvidence(rows_alone=bool(coupling_operators([path]))),  # no build has looked
     )
 
 
@@ -265,7 +266,7 @@ def _assembled(
         limits=None if limits.is_empty else limits,
         input_specs=transform.specs,
         outputs=outputs,
-        rows_alone=rows_alone(variant),
+        rows_alone=variant.evidence.rows_alone,
         needs_entities=warm.drift is not None,
     )
     latency_s = slo.p99_s or slo.p95_s or slo.p50_s or slo.timeout_s

@@ -18,7 +18,7 @@ from tailcut.manifest import Manifest
 from tailcut.models.background_loading import abandon, close_later, foreseen, in_background
 from tailcut.models.variant_loader import Warm, close_warm
 from tailcut.observe.sample import Sample, counter, gauge
-from tailcut.registry import Registry, Variant, Version, quality_refusal, state_of
+from tailcut.registry import Registry, Variant, Version, state_of
 from tailcut.serving.deployment_loader import Choose, Opened, find_variant, open_beside, open_candidate
 from tailcut.serving.variant_checks import FORCED, refuse_unproven, tell_trust
 
@@ -113,7 +113,8 @@ class Follower:
                 self._pause_s, self._told = _RETRY_S, ""
             self._seen, again = stamp, False
             self.loading = True
-            loading: asyncio.Task[Warm | None] | None = asyncio.ensure_future(in_background(self._load, close_warm))
+            loading = asyncio.ensure_future(in_background(self._load, close_warm))
+            is_taken = False
             is_overtaken = False
             try:
                 while not is_overtaken and not (await asyncio.wait({loading}, timeout=_PATIENCE_S))[0]:
@@ -125,14 +126,14 @@ class Follower:
                 warm = loading.result()
                 stamp = await self._look()
                 if stamp in (self._seen, _UNREAD):  # else overtaken: the last promotion wins
-                    loading = None
+                    is_taken = True
                     await self.switch(warm)
             except Exception as error:
                 self.failed(foreseen(error))
                 return
             finally:
                 self.loading = False
-                if loading is not None:
+                if not is_taken:
                     abandon(loading, close_warm)
 
     def describe(self) -> dict[str, Any]:
@@ -418,7 +419,7 @@ class Repository:
         except NotInRegistry as error:
             raise NotFound(error.message, hint=error.hint) from error
         promotion = registry.promotion(model)
-        why = quality_refusal(found)
+        why = found.evidence.quality_refusal
         if why and not engine.deployment.serve.force and state_of(record, found.name, promotion) != "promoted":
             raise BadRequest(
                 f"variant {found.name!r} of version {record.id} was refused by the quality gate: {why}",

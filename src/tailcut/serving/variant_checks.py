@@ -13,7 +13,7 @@ from tailcut.errors import ArtifactError, NotServable
 from tailcut.manifest import Deployment, Manifest
 from tailcut.manifest.answer_settings import other_settings, other_tensors
 from tailcut.models.deployment_version import is_live, opening_references, opens_with_code
-from tailcut.registry import Registry, Variant, quality_refusal
+from tailcut.registry import Registry, Variant
 
 if TYPE_CHECKING:
     from tailcut.serving.deployment_loader import Opened
@@ -103,7 +103,7 @@ def refuse_unproven(manifest: Manifest, variant: Variant) -> None:
         NotServable: with the gate's verdict, and the way out.
     """
     serve = manifest.deployment.serve
-    why = quality_refusal(variant)
+    why = variant.evidence.quality_refusal
     if not why or serve.force or serve.variant == "promoted":
         return
     registry = Registry.of(manifest)
@@ -111,7 +111,7 @@ def refuse_unproven(manifest: Manifest, variant: Variant) -> None:
     if promotion is not None and (promotion.version, promotion.variant) == (variant.version, variant.name):
         return
     others = registry.version(variant.model, variant.version).variants
-    right = [name for name, each in others.items() if each.sha256 and not quality_refusal(each)]
+    right = [name for name, each in others.items() if each.sha256 and not each.evidence.quality_refusal]
     raise NotServable(
         f"variant {variant.name!r} of model {variant.model!r} version {variant.version} was refused by the quality "
         f"gate: {why}",

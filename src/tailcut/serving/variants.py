@@ -19,7 +19,7 @@ from tailcut.observe.recorder import ModelSinks
 from tailcut.observe.sample import Sample, gauge
 from tailcut.observe.sinks import VariantSwitch
 from tailcut.pipeline.request_context import RequestContext
-from tailcut.registry import Registry, Variant, quality_refusal
+from tailcut.registry import Registry, Variant
 from tailcut.serving.deployment_loader import Opened, StandIn, open_beside
 from tailcut.serving.variant_checks import FORCED, refuse_other_model, refuse_other_tensors, tell_code
 
@@ -115,9 +115,9 @@ class Variants:
         """Return what the build found a million requests to cost, as money and currency, by variant."""
         found = {}
         for each in (self.opened, self.opened.fallback, *self._replaced):
-            cost = each.variant.evidence.get("cost") if each is not None else None
-            if each is not None and isinstance(cost, Mapping) and cost.get("currency"):
-                found[each.variant.name] = float(cost["money"]), str(cost["currency"])
+            cost = each.variant.evidence.cost if each is not None else None
+            if each is not None and cost is not None and cost.currency:
+                found[each.variant.name] = cost.money, cost.currency
         return found
 
     def samples(self) -> Iterator[Sample]:
@@ -293,7 +293,7 @@ class Fallbacks:
         deployment = self._engine.deployment
         registry = Registry.of(self._engine.manifest)
         variant: Variant = registry.variant(deployment.name, name, served.version)
-        if (why := quality_refusal(variant)) and not deployment.serve.force:
+        if (why := variant.evidence.quality_refusal) and not deployment.serve.force:
             raise ArtifactError(
                 f"variant {name!r} was refused by the quality gate: {why}",
                 hint="name a variant in serve.fallback that passed the gate (`tailcut registry show`), or set "

@@ -17,6 +17,7 @@ from tailcut.builder.quality import batch_invariance
 from tailcut.common.tensors import Arrays
 from tailcut.errors import BuildError, InferenceError
 from tailcut.manifest import Model, TensorSpec
+from tailcut.registry.evidence import RowCoupling
 from tailcut.testing.runtimes import StubRuntime
 
 ROWS = 300
@@ -31,7 +32,7 @@ def model(*inputs: TensorSpec, outputs: tuple[str, ...] = ("y",)) -> Model:
     return Model(source="m:m", inputs=inputs or (X,), outputs=tuple(TensorSpec(name=name) for name in outputs))
 
 
-def measured(answer: Callable[[Arrays], Arrays], holdout: Holdout = FLOATS, of: Model | None = None) -> dict[str, Any]:
+def measured(answer: Callable[[Arrays], Arrays], holdout: Holdout = FLOATS, of: Model | None = None) -> RowCoupling:
     return batch_invariance.measure(StubRuntime(answer), holdout, of or model())
 
 
@@ -97,7 +98,7 @@ COUPLED = [
 @pytest.mark.parametrize("change", COUPLED)
 def test_a_row_that_its_company_changes_has_to_run_alone(change: Callable[[Floats], Floats]) -> None:
     with np.errstate(all="ignore"):
-        assert measured(of_x(change))["rows_alone"]
+        assert measured(of_x(change)).rows_alone
 
 
 APART = [
@@ -112,9 +113,9 @@ APART = [
 def test_a_row_that_only_itself_changes_may_share_batches(change: Callable[[Floats], Floats]) -> None:
     with np.errstate(all="ignore"):
         found = measured(of_x(change))
-    assert not found["rows_alone"]
-    assert found["neighbour"]["rows"] == batch_invariance.ROWS
-    kinds = found["neighbour"]["outputs"]["y"]["max_abs"]
+    assert not found.rows_alone
+    assert found.rows == batch_invariance.ROWS
+    kinds = found.outputs["y"].max_abs
     assert {"batch of 2", "batch of 8", "batch of 32", "random", "zeros", "1e7", "-1e7", "largest"} < set(kinds)
     assert "NaN and infinity" not in kinds
 
@@ -125,13 +126,12 @@ def test_every_output_is_looked_at() -> None:
         return {"first": scores(x), "second": scores(x - x.mean(axis=0))[:, None]}
 
     found = measured(answer, of=model(outputs=("first", "second")))
-    assert found["rows_alone"]
-    first, second = (found["neighbour"]["outputs"][name] for name in ("first", "second"))
-    assert max(first["max_abs"].values()) < 1e-12
-    assert second["max_abs"]["batch of 2"] > second["limit"]
-    assert not measured(lambda inputs: {"first": scores(inputs["x"].astype("f8"))}, of=model(outputs=("first",)))[
-        "rows_alone"
-    ]
+    assert found.rows_alone
+    first, second = (found.outputs[name] for name in ("first", "second"))
+    assert max(first.max_abs.values()) < 1e-12
+    assert second.max_abs["batch of 2"] > second.limit
+    first = measured(lambda inputs: {"first": scores(inputs["x"].astype("f8"))}, of=model(outputs=("first",)))
+    assert not first.rows_alone
 
 
 def test_text_and_classes_are_compared_as_they_are() -> None:
@@ -139,9 +139,9 @@ def test_text_and_classes_are_compared_as_they_are() -> None:
         high = inputs["x"][:, 0] > inputs["x"][:, 0].astype(np.float64).mean()
         return {"y": np.where(high, "yes", "no").astype(object)}
 
-    assert measured(labels)["rows_alone"]
-    assert not measured(lambda inputs: {"y": np.where(inputs["x"][:, 0] > 0, "yes", "no").astype(object)})["rows_alone"]
-    assert measured(lambda inputs: {"y": inputs["x"][:, 0] >= inputs["x"][:, 0].max()})["rows_alone"]
+    assert measured(labels).rows_alone
+    assert not measured(lambda inputs: {"y": np.where(inputs["x"][:, 0] > 0, "yes", "no").astype(object)}).rows_alone
+    assert measured(lambda inputs: {"y": inputs["x"][:, 0] >= inputs["x"][:, 0].max()}).rows_alone
 
 
 def test_nan_is_company_where_the_input_takes_it_and_only_there() -> None:
@@ -150,10 +150,10 @@ def test_nan_is_company_where_the_input_takes_it_and_only_there() -> None:
         good = np.isfinite(x).all()
         return {"y": scores(np.nan_to_num(x, posinf=0.0, neginf=0.0)) * (1.0 if good else 2.0)}
 
-    assert not measured(answer)["rows_alone"]
+    assert not measured(answer).rows_alone
     found = measured(answer, of=model(TensorSpec(name="x", shape=(-1, 4), allow_nan=True)))
-    assert found["rows_alone"]
-    assert found["neighbour"]["outputs"]["y"]["max_abs"]["NaN and infinity"] > 0.1
+    assert found.rows_alone
+    assert found.outputs["y"].max_abs["NaN and infinity"] > 0.1
 
 
 def test_company_that_the_model_refuses_is_none() -> None:
@@ -163,9 +163,9 @@ def test_company_that_the_model_refuses_is_none() -> None:
         return {"y": scores(inputs["x"].astype(np.float64))}
 
     found = measured(answer)
-    assert not found["rows_alone"]
-    assert "1e7" not in found["neighbour"]["outputs"]["y"]["max_abs"]
-    assert "zeros" in found["neighbour"]["outputs"]["y"]["max_abs"]
+    assert not found.rows_alone
+    assert "1e7" not in found.outputs["y"].max_abs
+    assert "zeros" in found.outputs["y"].max_abs
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_integers_stay_within_what_the_holdout_has_in_their_place() -> None:
         seen.append(inputs)
         return {"y": inputs["ids"].sum(axis=1) / 1000}
 
-    assert not measured(answer, TABLES, model(IDS))["rows_alone"]
+    assert not measured(answer, TABLES, model(IDS)).rows_alone
     ids = np.concatenate([inputs["ids"] for inputs in seen])
     whole = TABLES.inputs["ids"]
     np.testing.assert_array_equal(ids.min(axis=0), whole.min(axis=0))
@@ -221,7 +221,7 @@ def test_integers_that_couple_rows_are_found() -> None:
     def answer(inputs: Arrays) -> Arrays:
         return {"y": inputs["ids"][:, 0] / inputs["ids"][:, 1].max()}
 
-    assert measured(answer, TABLES, model(IDS))["rows_alone"]
+    assert measured(answer, TABLES, model(IDS)).rows_alone
 
 
 def ragged(rows: int = 100, width: int = 64) -> Holdout:
@@ -254,11 +254,11 @@ def attention(masked: bool) -> Callable[[Arrays], Arrays]:
 
 def test_padding_that_a_longer_neighbour_adds_is_found() -> None:
     of = model(*TOKENS, outputs=("y", "each"))
-    assert not measured(attention(masked=True), ragged(), of)["rows_alone"]
+    assert not measured(attention(masked=True), ragged(), of).rows_alone
     found = measured(attention(masked=False), ragged(), of)
-    assert found["rows_alone"]
-    for each in found["neighbour"]["outputs"].values():
-        assert each["max_abs"]["longest"] > each["limit"]
+    assert found.rows_alone
+    for each in found.outputs.values():
+        assert each.max_abs["longest"] > each.limit
 
 
 @pytest.mark.parametrize(
@@ -268,14 +268,14 @@ def test_a_slow_model_is_measured_on_fewer_rows(seconds: float, rows: int) -> No
     clock = count()
     stub = StubRuntime(lambda inputs: {"y": inputs["x"][:, 0]})
     found = batch_invariance.measure(stub, FLOATS, model(), clock_s=lambda: next(clock) * seconds)
-    assert abs(found["neighbour"]["rows"] - rows) <= 1
-    assert sum(stub.rows) <= 20 * found["neighbour"]["rows"] + 100
+    assert abs(found.rows - rows) <= 1
+    assert sum(stub.rows) <= 20 * found.rows + 100
 
 
 def test_a_holdout_of_fewer_rows_will_do() -> None:
     few = FLOATS.subset(np.arange(3))
-    assert measured(of_x(dynamic), few)["rows_alone"]
-    assert measured(of_x(lambda x: x), few)["neighbour"]["rows"] == 3
+    assert measured(of_x(dynamic), few).rows_alone
+    assert measured(of_x(lambda x: x), few).rows == 3
 
 
 # -- Limits ----------------------------------------------------------------------------------------------------------

@@ -8,21 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.builder.speed.verdicts import (
-    MARGIN,
-    Choice,
-    Cost,
-    Outcome,
-    SpeedVerdict,
-    Three,
-    choose,
-    cost,
-    outcome,
-    ratio_of,
-    speed_refusal,
-)
+from tailcut.builder.speed.verdicts import MARGIN, choose, cost, outcome, ratio_of, speed_refusal
 from tailcut.common.slo import LatencyObjective
 from tailcut.gate.sequential import NOTHING, Interval
+from tailcut.registry.evidence import Choice, Cost, SpeedOutcome, SpeedVerdict, Three
 
 RATIOS = st.tuples(*[st.floats(0.1, 10.0)] * 3).map(sorted).map(tuple)
 
@@ -46,7 +35,7 @@ def logs(low: float, high: float) -> Interval:
     ],
 )
 def test_a_variant_passes_by_its_latency_or_by_its_cpu_time(
-    latency: tuple[float, float], cpu: tuple[float, float], expected: Outcome
+    latency: tuple[float, float], cpu: tuple[float, float], expected: SpeedOutcome
 ) -> None:
     assert outcome(logs(*latency), logs(*cpu)) == expected
 
@@ -67,7 +56,12 @@ def test_what_passes_is_shown_not_to_be_slower_than_the_margin(latency: Three, c
 
 
 def judged(
-    ratio: Three, cpu: Three | None = (1.0, 0.98, 1.02), kind: Outcome = "open", *, ms: float = 10.0, meets: bool = True
+    ratio: Three,
+    cpu: Three | None = (1.0, 0.98, 1.02),
+    kind: SpeedOutcome = "open",
+    *,
+    ms: float = 10.0,
+    meets: bool = True,
 ) -> SpeedVerdict:
     return SpeedVerdict(
         reference="torch",
@@ -103,7 +97,7 @@ def test_what_is_shown_not_to_be_faster_is_said_without_hope() -> None:
 
 
 @pytest.mark.parametrize("kind", ["faster", "cheaper"])
-def test_what_passed_is_not_refused(kind: Outcome) -> None:
+def test_what_passed_is_not_refused(kind: SpeedOutcome) -> None:
     assert speed_refusal(judged((0.75, 0.6, 0.9), kind=kind)) == ""
 
 

@@ -15,6 +15,7 @@ from tailcut.builder.holdouts import labels
 from tailcut.builder.holdouts.labels import Coding, coding_of, numbered
 from tailcut.errors import BuildError
 from tailcut.manifest import HoldoutSettings as Section
+from tailcut.registry.evidence import LabelCoding
 
 
 @pytest.mark.parametrize(
@@ -177,7 +178,7 @@ def test_the_coding_and_the_labels_as_given_stay_with_the_build(tmp_path: Path) 
 def test_the_evidence_names_classes_and_counts_labels() -> None:
     parts = [np.array(["a", "b", "a"]), np.array(["b"])]
     found = labels.describe(parts, Coding(classes=("a", "b"), origin="holdout.classes"))
-    assert found == {"from": "holdout.classes", "rows": {"a": 2, "b": 2}, "classes": ["a", "b"]}
+    assert found == LabelCoding(origin="holdout.classes", rows={"a": 2, "b": 2}, classes=["a", "b"])
     assert labels.describe(parts, None) is None
 
 

@@ -47,8 +47,9 @@ def test_a_variant_is_compared_without_running_the_source_again(folder: Path) ->
     kept = limits.edges(folder, "int8", source, Source(60), HOLDOUT, MODEL)
     assert source.calls == before
     assert kept == live
-    assert [(each["kind"], each["value"]) for each in kept] == [("answers", 50), ("answers", 51)]
-    assert "no such shop" in kept[0]["source"]
+    assert [each.kind for each in kept] == ["answers", "answers"]
+    assert all(f" = {value} (" in each.text for value, each in zip((50, 51), kept, strict=True))
+    assert "no such shop" in kept[0].text
 
 
 def test_a_number_that_differs_is_asked_of_the_source_again(folder: Path) -> None:
@@ -58,4 +59,4 @@ def test_a_number_that_differs_is_asked_of_the_source_again(folder: Path) -> Non
     source = Source()
     limits.answer_edges(folder, source, HOLDOUT, MODEL)
     found = limits.edges(folder, "portable", source, off, HOLDOUT, MODEL)
-    assert {each["kind"] for each in found} == {"differs"}
+    assert {each.kind for each in found} == {"differs"}

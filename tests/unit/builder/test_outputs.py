@@ -84,22 +84,22 @@ def test_both_limits_can_be_set() -> None:
 def test_nan_that_both_models_answer_is_equal() -> None:
     holes = np.where(np.arange(N) % 7 == 0, np.nan, VALUES).astype(np.float32)
     found = outputs.compare(holes, holes * np.float32(1 + 1e-6))
-    assert (found["equal"], found["not_finite"]) == (True, 0)
+    assert (found.equal, found.not_finite) == (True, 0)
 
 
 def test_an_offset_hides_no_difference() -> None:
     """A grid's frequency varies by 0.015 Hz around 50; INT8 answers are off by 0.0002."""
     hertz = (50 + 0.015 * RNG.normal(size=N)).astype(np.float32)
     wrong = (hertz + 2e-4 * RNG.normal(size=N)).astype(np.float32)
-    assert not outputs.compare(hertz, wrong)["equal"]
-    assert outputs.compare(hertz, np.nextafter(hertz, np.float32(60)))["equal"], "a step of float32 is rounding"
+    assert not outputs.compare(hertz, wrong).equal
+    assert outputs.compare(hertz, np.nextafter(hertz, np.float32(60))).equal, "a step of float32 is rounding"
     wide = np.stack([np.zeros(N, np.float32), hertz], axis=1)
-    assert not outputs.compare(wide, np.stack([wide[:, 0], wrong], axis=1))["equal"], "each column has its own offset"
+    assert not outputs.compare(wide, np.stack([wide[:, 0], wrong], axis=1)).equal, "each column has its own offset"
     seconds = 1.7e9 + 10 * RNG.normal(size=N)
-    assert outputs.compare(seconds, np.nextafter(seconds, 2e9))["equal"]
-    assert not outputs.compare(seconds, seconds + 0.001)["equal"]
+    assert outputs.compare(seconds, np.nextafter(seconds, 2e9)).equal
+    assert not outputs.compare(seconds, seconds + 0.001).equal
     halves = RISKS.astype(np.float16)
-    assert not outputs.compare(halves, np.nextafter(halves, np.float16(1)))["equal"], "a step of float16 is no rounding"
+    assert not outputs.compare(halves, np.nextafter(halves, np.float16(1))).equal, "a step of float16 is no rounding"
 
 
 def test_no_copy_passes_as_identical_whose_drop_exceeds_the_budget() -> None:
@@ -155,10 +155,10 @@ def judged(variant: dict[str, np.ndarray], rows: int = N) -> Any:
 
 
 def test_identical_means_every_output_on_rows_enough() -> None:
-    assert judged(answers(p=SHARES[:, 0] * np.float32(1 + 1e-6)))["identical"]
-    assert not judged(answers(queue=moved(LOGITS, 1)))["identical"]
-    assert not judged(answers(), rows=150)["identical"]
-    assert judged(answers(), rows=150)["outcome"] == "inconclusive"
+    assert judged(answers(p=SHARES[:, 0] * np.float32(1 + 1e-6))).identical
+    assert not judged(answers(queue=moved(LOGITS, 1))).identical
+    assert not judged(answers(), rows=150).identical
+    assert judged(answers(), rows=150).outcome == "inconclusive"
 
 
 def test_a_metric_worse_than_a_constant_answer_is_named() -> None:

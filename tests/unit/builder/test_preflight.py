@@ -16,6 +16,7 @@ from tailcut.builder.children import StepRunner
 from tailcut.builder.holdouts import datatypes
 from tailcut.builder.holdouts import run as holdout_run
 from tailcut.builder.records import Made, Spec, spec
+from tailcut.builder.steps import HoldoutRead
 from tailcut.builder.worker import do
 from tailcut.cli.app import run
 from tailcut.common.tensors import Arrays
@@ -110,8 +111,9 @@ def test_a_build_from_the_registry_needs_no_source(folder: Path) -> None:
 
 
 def test_typos_of_references_are_found_before_the_holdout_is_made(folder: Path, step_runner: StepRunner) -> None:
+    step = spec("holdout", manifest(folder, source="cases_of_preflight:godo"), folder, [])
     with pytest.raises(ManifestError, match=r"cases_of_preflight has no godo"):
-        step_runner.run(spec("holdout", manifest(folder, source="cases_of_preflight:godo"), folder, []), timeout_s=60)
+        step_runner.run(step, HoldoutRead, timeout_s=60)
 
 
 @pytest.mark.parametrize(

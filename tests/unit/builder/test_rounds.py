@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailcut.builder.speed.pairs import UNSEEN, Round, look, undisturbed
+from tailcut.builder.speed.pairs import UNSEEN, look, undisturbed
 from tailcut.builder.speed.rounds import Entrant, Rounds, RoundTerms, play
 from tailcut.builder.speed.verdicts import ERROR, speed_refusal
 from tailcut.common.slo import LatencyObjective
 from tailcut.errors import BuildError
 from tailcut.gate.sequential import LEAST, interval, schedule
 from tailcut.manifest import CostSettings as Prices
+from tailcut.registry.evidence import Round
 
 WOBBLE = [1.0, 1.15, 0.9, 1.05, 0.86, 1.1, 0.94]
 ROUND_S = 3.5

@@ -10,6 +10,7 @@ import tailcut.builder
 from tailcut.cli.app import run
 from tailcut.manifest import TensorSpec
 from tailcut.registry import Promotion, VariantRecord, Version
+from tailcut.registry.evidence import Choice, VersionEvidence
 
 MANIFEST = """
 name = "m"
@@ -29,9 +30,9 @@ def built(*, meets_slo: bool) -> tuple[Version, Promotion]:
         inputs=(TensorSpec(name="x"),),
         outputs=(TensorSpec(name="y"),),
         variants={"torch": VariantRecord(runtime="torch", sha256="ab", size_bytes=1, state="passed")},
-        evidence={"choice": {"variant": "torch", "why": "the fastest that passed", "meets_slo": meets_slo}},
+        evidence=VersionEvidence(choice=Choice(variant="torch", why="the fastest that passed", meets_slo=meets_slo)),
     )
-    return version, Promotion(version="0123456789ab", variant="torch", promoted="2026-11-21T00:00:00")
+    return version, Promotion(version="0123456789ab", variant="torch", promoted="2026-11-21T00:00:00", history=())
 
 
 @pytest.mark.parametrize(("meets_slo", "code"), [(True, 0), (False, 1)])

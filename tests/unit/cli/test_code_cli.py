@@ -14,9 +14,8 @@ from tailcut.cli.app import run
 from tailcut.cli.console import ExitCode
 from tailcut.code import archive
 from tailcut.errors import ArtifactError
-from tailcut.registry import NewVariant, Version
-from tailcut.registry.checking import refuse
-from tailcut.registry.code import nothing
+from tailcut.registry import NewVariant, Version, VersionEvidence
+from tailcut.registry.checking import nothing, refuse
 
 pytestmark = pytest.mark.slow
 
@@ -174,7 +173,7 @@ def test_without_keep_code_only_hashes_are_kept(site: Site, capsys: Capture, tmp
     site.write("tailcut.toml", SITE_FILES["tailcut.toml"] + "[registry]\nkeep_code = false\n")
     version = site.build(1.0)
     assert version.files == {}
-    assert site.registry.version("m", version.id).evidence["code"]["modules"]["scaling"]["sha256"]
+    assert site.registry.version("m", version.id).evidence.code.modules["scaling"].sha256
     said = tailcut(site, capsys, "code", version.id, str(tmp_path / "old"), code=ExitCode.NOT_STARTED)
     assert "keeps no copy of the code" in said
     assert "registry.keep_code = true" in said
@@ -207,18 +206,18 @@ def test_a_damaged_copy_is_refused(site: Site, capsys: Capture, tmp_path: Path) 
     assert "bytes" in tailcut(site, capsys, "code", version.id, str(tmp_path / "old"), code=ExitCode.NOT_STARTED)
 
 
-def test_a_list_is_compared_by_the_modules_that_it_names(site: Site, capsys: Capture) -> None:
+def test_code_is_compared_by_the_modules_that_the_record_names(site: Site, capsys: Capture) -> None:
     site.write("notes.py", "")
     now = site.build(1.0)
-    code = dict(now.evidence["code"])
-    code["modules"] = {name: each for name, each in code["modules"].items() if name != "notes"}
+    code = now.evidence.code
+    named = {name: each for name, each in code.modules.items() if name != "notes"}
     listed = site.registry.add(
         "m",
         source="own",
         inputs=now.inputs,
         outputs=now.outputs,
         variants=[NewVariant("onnx", "onnxruntime", save_model(site.folder / "other.onnx", 3.0), base=True)],
-        evidence={"code": code},
+        evidence=VersionEvidence(code=replace(code, modules=named)),
         manifest=now.manifest,
     )
     site.write("notes.py", "edited = 1")

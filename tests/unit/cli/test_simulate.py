@@ -14,7 +14,7 @@ from tests.models import coupled
 from tailcut.cli.app import run
 from tailcut.cli.console import ExitCode
 from tailcut.manifest import load
-from tailcut.registry import NewVariant, Registry
+from tailcut.registry import NewVariant, Registry, VariantEvidence
 
 COST = ["--cost", "1=9ms,8=40ms", "--duration", "5s"]
 
@@ -160,7 +160,8 @@ def test_rows_that_run_alone_are_simulated_one_by_one(capsys: pytest.CaptureFixt
         (tmp_path / "tailcut.toml").write_text(MANIFEST.replace("NAME", name))
         manifest = load(tmp_path)
         spec, registry = manifest.deployment.model, Registry.of(manifest)
-        variants = [NewVariant("onnx", "onnxruntime", model, base=True, evidence={"bare_ms": {"1": [1.0], "8": [2.0]}})]
+        evidence = VariantEvidence(bare_ms={1: [1.0], 8: [2.0]}, rows_alone=name == "alone")
+        variants = [NewVariant("onnx", "onnxruntime", model, base=True, evidence=evidence)]
         version = registry.add(name, source="onnx", inputs=spec.inputs, outputs=spec.outputs, variants=variants)
         registry.promote(name, version.id, "onnx")
         run(["simulate", "--rate", "20", "--rows", "4", "--arrivals", "constant", "--json", "out.json"])

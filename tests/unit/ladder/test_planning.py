@@ -18,7 +18,7 @@ from tailcut.ladder.climb import (
 from tailcut.ladder.places import FileNames
 from tailcut.load import CapacityResult, LoadPlan, LoadResult
 from tailcut.manifest import Rung
-from tailcut.registry import VariantRecord, Version
+from tailcut.registry import VariantEvidence, VariantRecord, Version
 
 RUNGS = (
     Rung(name="off", set=("serve.variant=torch", "features.cache=off"), variant="torch"),
@@ -78,7 +78,7 @@ def test_evidence_comes_from_the_registry_and_a_missing_variant_is_refused() -> 
         inputs=(),
         outputs=(),
         variants={
-            "torch": VariantRecord(runtime="torch", sha256="0" * 64, evidence={"metrics": {"auc": 0.75}}),
+            "torch": VariantRecord(runtime="torch", sha256="0" * 64, evidence=VariantEvidence(metrics={"auc": 0.75})),
             "int8-dynamic": VariantRecord(runtime="onnxruntime", refused="auc fell 0.01, budget 0.004"),
         },
     )

@@ -22,6 +22,7 @@ from tailcut.load.replay import body_of, is_replay, read_replay
 from tailcut.manifest import Manifest, load
 from tailcut.observe.request_log import LoggedTensor, Record
 from tailcut.profiler.payload_log import read_payload_log
+from tailcut.registry.evidence import LoggedAgreement
 
 MS = 10**6
 URL = "http://127.0.0.1:1"
@@ -213,14 +214,18 @@ def test_logged_rows_refuse_where_agreement_has_a_budget(tmp_path: Path) -> None
     flipped = np.where(np.arange(400) < 40, 1 - source, source)
     scores = {"onnx": source, "same": source.copy(), "other": flipped}
 
-    def judged(budget: dict[str, float]) -> dict[str, Any]:
+    def judged(budget: dict[str, float]) -> dict[str, LoggedAgreement]:
         return logged_rows.judge(scores, found, source="onnx", decisions=True, confidence=0.95, budget=budget)
 
     agreed = judged({"agreement": 0.01})
-    assert agreed["same"]["agree"] == 1
-    assert agreed["other"]["flips"] == 40
-    assert 0.07 < agreed["other"]["disagree_lower"] < 0.1 < agreed["other"]["disagree_upper"] < 0.14
+    same, other = agreed["same"].agreement, agreed["other"].agreement
+    assert same is not None
+    assert other is not None
+    assert (same.agree, other.flips) == (1, 40)
+    assert 0.07 < (agreed["other"].disagree_lower or 0.0) < 0.1 < (other.disagree_upper or 0.0) < 0.14
     assert not logged_rows.refusal(agreed["same"])
     assert "90.00%" in logged_rows.refusal(agreed["other"])
     assert not logged_rows.refusal(judged({"accuracy": 0.01})["other"])
-    assert "not like the traffic" in logged_rows.warning(agreed["other"], {"disagree_upper": 0.02})
+    assert "not like the traffic" in logged_rows.warning(
+        agreed["other"], msgspec.structs.replace(same, disagree_upper=0.02)
+    )

@@ -17,24 +17,26 @@ from tailcut.cli.console import ExitCode
 from tailcut.manifest import Manifest
 from tailcut.models import variant_loader
 from tailcut.models.runtimes import open_runtime
-from tailcut.registry import NewVariant, Registry
+from tailcut.registry import NewVariant, Registry, VariantEvidence
+from tailcut.registry.evidence import BatchCost, Tuning
 from tailcut.testing.runtimes import FaultyRuntime
 
 ONE = {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}
 
 
-def tuned(ms: float, rows_per_s: float, batch_rows: int) -> dict[str, Any]:
-    """Evidence of a tuning: what a lone row takes and the best rate in batches, beside a setting that was not taken."""
-    chosen, other = {"threads": 1, "executors": 1}, {"threads": 2, "executors": 1}
-    table = [
-        {"setting": other, "ms": 1.0, "rows_per_s": 1e6},
-        {"setting": chosen, "ms": ms, "rows_per_s": rows_per_s},
+def tuned(ms: dict[int, float], *, p50: float = 1.0, p95: float = 1.0) -> VariantEvidence:
+    """Evidence of a tuning: means of batches by rows, and percentiles as shares of them."""
+    costs = [
+        BatchCost(rows=rows, mean_ms=each, p50_ms=each * p50, p95_ms=each * p95, calls=9) for rows, each in ms.items()
     ]
-    return {"tuning": {"settings": chosen, "batch_rows": batch_rows, "table": table}}
+    return VariantEvidence(tuning=Tuning(settings={"threads": 1, "executors": 1}, costs=costs))
+
+
+MINUTES = tuned({1: 60_000.0, 4: 400_000.0})
 
 
 def promoted(
-    folder: Path, evidence: dict[str, Any], *, elsewhere: bool = False, overrides: tuple[str, ...] = ()
+    folder: Path, evidence: VariantEvidence, *, elsewhere: bool = False, overrides: tuple[str, ...] = ()
 ) -> Manifest:
     """A deployment whose variant was judged here, or on a machine of another kind."""
     manifest = deployment(folder, overrides=overrides)
@@ -56,7 +58,7 @@ def simulated(folder: Path, *more: str) -> tuple[int, dict[str, Any]]:
 def test_simulate_takes_the_costs_from_the_evidence_of_the_setting_that_is_served(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    promoted(tmp_path, tuned(ms=3.0, rows_per_s=800.0, batch_rows=4))
+    promoted(tmp_path, tuned({1: 3.0, 4: 5.0}))
     code, found = simulated(tmp_path, "--noise", "0", "--request-cpu", "0us")
     assert code == ExitCode.OK
     assert found["assumed"]["cost_ms"] == {"1": 3.0, "4": 5.0}
@@ -66,12 +68,7 @@ def test_simulate_takes_the_costs_from_the_evidence_of_the_setting_that_is_serve
 
 def test_simulate_takes_every_size_and_the_spread_that_the_build_measured(tmp_path: Path) -> None:
     """Lognormal: the p95 is exp(1.645 * 0.8) = 3.73 times the median, the mean exp(0.8 ** 2 / 2) = 1.377 times."""
-    evidence = tuned(ms=3.0, rows_per_s=800.0, batch_rows=4)
-    evidence["tuning"]["costs"] = [
-        {"rows": rows, "mean_ms": ms, "p50_ms": ms / 1.377, "p95_ms": ms / 1.377 * 3.73, "calls": 9}
-        for rows, ms in ((1, 3.0), (2, 4.0), (4, 9.0))
-    ]
-    promoted(tmp_path, evidence)
+    promoted(tmp_path, tuned({1: 3.0, 2: 4.0, 4: 9.0}, p50=1 / 1.377, p95=3.73 / 1.377))
     code, found = simulated(tmp_path, "--request-cpu", "0us", "--duration", "60s")
     assert code == ExitCode.OK
     assert found["assumed"]["cost_ms"] == {"1": 3.0, "2": 4.0, "4": 9.0}
@@ -81,11 +78,11 @@ def test_simulate_takes_every_size_and_the_spread_that_the_build_measured(tmp_pa
 
 
 @pytest.mark.parametrize(("evidence", "elsewhere", "says"), [
-    ({}, False, "has no timings in its evidence"),
-    (tuned(3.0, 800.0, 4), True, "do not hold on this machine"),
+    (VariantEvidence(), False, "has no timings in its evidence"),
+    (tuned({1: 3.0}), True, "do not hold on this machine"),
 ])  # fmt: skip
 def test_simulate_says_where_the_evidence_does_not_hold(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], evidence: dict[str, Any], elsewhere: bool, says: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], evidence: VariantEvidence, elsewhere: bool, says: str
 ) -> None:
     promoted(tmp_path, evidence, elsewhere=elsewhere)
     code, found = simulated(tmp_path)
@@ -98,7 +95,7 @@ def test_simulate_says_where_the_evidence_does_not_hold(
 
 def test_simulate_takes_the_bare_timings_of_a_variant_without_settings_to_tune(tmp_path: Path) -> None:
     """The build races every variant, scikit-learn's too: medians of its rounds, by rows."""
-    promoted(tmp_path, {"bare_ms": {"1": [2.0, 3.0, 9.0], "8": [10.0, 11.0, 12.0]}})
+    promoted(tmp_path, VariantEvidence(bare_ms={1: [2.0, 3.0, 9.0], 8: [10.0, 11.0, 12.0]}))
     code, found = simulated(tmp_path, "--noise", "0", "--request-cpu", "0us")
     assert code == ExitCode.OK
     assert found["assumed"]["cost_ms"] == {"1": 3.0, "8": 11.0}
@@ -107,12 +104,12 @@ def test_simulate_takes_the_bare_timings_of_a_variant_without_settings_to_tune(t
 
 
 @pytest.mark.parametrize(("evidence", "elsewhere", "status"), [
-    (tuned(60_000.0, 0.01, 4), False, 429),
-    (tuned(60_000.0, 0.01, 4), True, 504),
-    ({}, False, 504),
+    (MINUTES, False, 429),
+    (MINUTES, True, 504),
+    (VariantEvidence(), False, 504),
 ])  # fmt: skip
 def test_admission_knows_from_the_evidence_what_a_batch_takes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evidence: dict[str, Any], elsewhere: bool, status: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evidence: VariantEvidence, elsewhere: bool, status: int
 ) -> None:
     """The build saw batches of a minute: who comes behind one with half a second is refused at once, not late."""
     opened: list[FaultyRuntime] = []

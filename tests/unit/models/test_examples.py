@@ -22,7 +22,7 @@ from tailcut.models import variant_loader
 from tailcut.models.example_rows import Examples, examples_of
 from tailcut.models.variant_loader import open_variant
 from tailcut.models.warm_up import WARM_UP_RUNS
-from tailcut.registry import Registry
+from tailcut.registry import Registry, VariantEvidence
 from tailcut.registry.rows import KeptRows
 from tailcut.scheduler.cost import LatencyLearner, kind_of
 from tailcut.serving.deployment_loader import find_variant
@@ -153,7 +153,7 @@ def test_where_rows_run_alone_only_single_rows_warm_up(tmp_path: Path, monkeypat
     manifest = write(tmp_path, YEARS)
     add(manifest, KeptRows({"year": np.arange(1950, 1953)}))
     runtime = stub(monkeypatch)
-    open_variant(manifest, replace(find_variant(manifest), evidence={"rows_alone": True}))
+    open_variant(manifest, replace(find_variant(manifest), evidence=VariantEvidence(rows_alone=True)))
     assert set(runtime.rows) == {1}
     assert {int(batch["year"][0]) for batch in runtime.batches} == {1950, 1951, 1952}
 

@@ -21,6 +21,7 @@ from tailcut.models import variant_loader
 from tailcut.models.variant_loader import open_variant
 from tailcut.models.warm_up import BRIEF, THOROUGH, Warmth
 from tailcut.registry import Variant
+from tailcut.registry.evidence import BatchCost, Tuning, VariantEvidence
 from tailcut.serving import deployment_loader
 from tailcut.serving.deployment_loader import find_variant
 from tailcut.testing.runtimes import StubRuntime
@@ -49,10 +50,10 @@ def deployment(folder: Path) -> Manifest:
 
 def built(manifest: Manifest, p50_ms: float | None, *, trust: str = "trusted", **settings: int) -> Variant:
     """The variant as a build leaves it that saw this median of four rows."""
-    costs = [] if p50_ms is None else [{"rows": 4, "mean_ms": 9.0, "p50_ms": p50_ms, "p95_ms": 9.0, "calls": 9}]
+    costs = [] if p50_ms is None else [BatchCost(rows=4, mean_ms=9.0, p50_ms=p50_ms, p95_ms=9.0, calls=9)]
     return replace(
         find_variant(manifest),
-        evidence={"tuning": {"costs": costs}},
+        evidence=VariantEvidence(tuning=Tuning(costs=costs)),
         settings={"threads": 1, **settings},
         trust=Trust(level=trust),  # type: ignore[arg-type]
     )

@@ -1,4 +1,4 @@
-"""Rows that influence each other: found in the file, recorded by builds old and new, and kept apart when serving."""
+"""Rows that influence each other: found in the file, recorded by builds, and kept apart when serving."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ from tailcut.common.tensors import Arrays
 from tailcut.manifest import Manifest, load
 from tailcut.models import variant_loader
 from tailcut.models.deployment_version import version_of
-from tailcut.models.row_coupling import rows_alone, with_row_coupling
 from tailcut.models.runtimes import Runtime, open_runtime, row_coupling
 from tailcut.models.runtimes.row_coupling import coupling_operators
 from tailcut.observe.recorder import ModelSinks
 from tailcut.pipeline.hook_loading import import_code
-from tailcut.registry import NewVariant, Registry
+from tailcut.registry import NewVariant, Registry, VariantEvidence
 from tailcut.serving import deployment_loader
 from tailcut.serving.host_state import HostState
 
@@ -124,39 +123,18 @@ def test_every_operator_of_onnxruntime_that_quantises_dynamically_is_known() -> 
 # -- Records ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("make", "evidence", "alone"),
-    [
-        (coupled.mlp, {}, False),
-        (coupled.mlp, {"merge": True}, False),
-        (coupled.mlp, {"merge": False}, True),
-        (coupled.mlp, {"rows_alone": True, "merge": True}, True),
-        (coupled.quantised, {}, True),
-        (coupled.quantised, {"merge": True}, True),
-        (coupled.quantised, {"rows_alone": True}, True),
-        (coupled.mlp, {"rows_alone": False, "merge": False}, False),
-    ],
-)
-def test_the_record_decides_and_the_file_where_an_older_build_did_not_look(
-    tmp_path: Path, make: Callable[[Path], Path], evidence: dict[str, bool], alone: bool
+@pytest.mark.parametrize(("make", "alone"), [(coupled.mlp, False), (coupled.quantised, True)])
+def test_of_a_model_that_no_build_has_looked_at_the_file_decides(
+    tmp_path: Path, make: Callable[[Path], Path], alone: bool
 ) -> None:
     make(tmp_path / "model.onnx")
-    variant = replace(deployment_loader.find_variant(manifest(tmp_path)), evidence=evidence)
-    assert rows_alone(with_row_coupling(variant)) is alone
-
-
-def test_a_part_of_a_pair_couples_the_rows_of_the_pair(tmp_path: Path) -> None:
-    coupled.mlp(tmp_path / "model.onnx")
-    plain = deployment_loader.find_variant(manifest(tmp_path))
-    parts = {"int8-dynamic": coupled.quantised(tmp_path / "int8.onnx"), "onnx": plain.artifact}
-    assert rows_alone(with_row_coupling(replace(plain, runtime="pair", parts=parts)))
-    assert not rows_alone(with_row_coupling(replace(plain, runtime="pair", parts={"onnx": plain.artifact})))
+    assert deployment_loader.find_variant(manifest(tmp_path)).evidence.rows_alone is alone
 
 
 def test_finding_it_takes_no_onnx_package() -> None:
     code = (
         "import sys\n"
-        "from tailcut.models import row_coupling, variant_loader\n"
+        "from tailcut.models import variant_loader\n"
         "from tailcut.serving import deployment_loader\n"
         "assert not {'onnx', 'torch'} & set(sys.modules), sorted(sys.modules)"
     )
@@ -265,7 +243,7 @@ def test_what_was_kept_while_rows_ran_together_is_no_answer_any_more(tmp_path: P
     found = manifest(tmp_path)
     plain = deployment_loader.find_variant(found)
     code = import_code(found).files.snapshot(live=False).digest
-    before, after = (replace(plain, evidence={"rows_alone": alone}) for alone in (False, True))
+    before, after = (replace(plain, evidence=VariantEvidence(rows_alone=alone)) for alone in (False, True))
     assert version_of(found.deployment, before, code) == version_of(found.deployment, plain, code)
     assert version_of(found.deployment, after, code) != version_of(found.deployment, plain, code)
 
@@ -281,7 +259,7 @@ def test_an_opened_variant_has_the_version_of_one_whose_rows_run_alone(tmp_path:
         assert opened.served.dispatcher.scheduler.window is None, "no row waits for company that it will not have"
         return opened.served.deployment_version
 
-    alone = replace(deployment_loader.find_variant(found), evidence={"rows_alone": True})
+    alone = deployment_loader.find_variant(found)
     assert asyncio.run(main()) == version_of(
         found.deployment, alone, import_code(found).files.snapshot(live=False).digest
     )
@@ -321,7 +299,7 @@ def test_a_longer_neighbour_adds_no_padding_where_rows_run_alone(tmp_path: Path,
     found = load(tmp_path, environment={})
     path = coupled.unmasked(tmp_path / "model.onnx")
     model = found.deployment.model
-    new = NewVariant("onnx", "onnxruntime", path, evidence={"rows_alone": alone})
+    new = NewVariant("onnx", "onnxruntime", path, evidence=VariantEvidence(rows_alone=alone))
     registry = Registry.of(found)
     version = registry.add("padded", source="onnx", inputs=model.inputs, outputs=model.outputs, variants=[new])
     registry.promote("padded", version.id, "onnx")
@@ -355,8 +333,8 @@ def add(found: Manifest, **alone: bool) -> None:
     for number, (name, flag) in enumerate(alone.items()):
         file = found.directory / f"{name}.onnx"
         file.write_bytes(path.read_bytes())
-        given = {"evidence": {"rows_alone": flag}, "settings": {"spin_us": number}}  # told apart by their settings
-        news.append(NewVariant(name, "onnxruntime", file, **given))
+        evidence, settings = VariantEvidence(rows_alone=flag), {"spin_us": number}  # told apart by their settings
+        news.append(NewVariant(name, "onnxruntime", file, evidence=evidence, settings=settings))
     registry = Registry.of(found)
     first = news[0].name
     version = registry.add("rows", source=first, inputs=model.inputs, outputs=model.outputs, variants=news)

@@ -79,13 +79,6 @@ def test_only_a_variant_with_the_setting_is_sliced_and_none_that_streams() -> No
     assert stub.closed
 
 
-def costs(row_ms: dict[int, float]) -> list[dict[str, float]]:
-    return [
-        {"rows": rows, "mean_ms": 1.1 * each * rows, "p50_ms": each * rows, "p95_ms": 1.5 * each * rows, "calls": 9}
-        for rows, each in row_ms.items()
-    ]
-
-
 @pytest.mark.parametrize(
     ("row_ms", "chosen"),
     [
@@ -101,7 +94,7 @@ def costs(row_ms: dict[int, float]) -> list[dict[str, float]]:
 def test_the_size_of_a_run_is_the_largest_that_is_cheapest_by_the_row(
     row_ms: dict[int, float], chosen: int | None
 ) -> None:
-    assert best_run_rows(costs(row_ms)) == chosen
+    assert best_run_rows({rows: each_ms * rows for rows, each_ms in row_ms.items()}) == chosen
 
 
 @pytest.mark.parametrize("bad", [None, True, "4", 2.0, 0, -1])

@@ -1,4 +1,4 @@
-"""runtimes.tuning: what can be tried, and the choice from what was measured."""
+"""tuning: what can be tried, and the choice from what was measured."""
 
 from __future__ import annotations
 
@@ -6,16 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailcut.models.runtimes.tuning import (
-    NEAR,
-    Setting,
-    Timing,
-    choose,
-    choose_variation,
-    grid,
-    variations,
-    without_tuned,
-)
+from tailcut.models.tuning import NEAR, choose, choose_variation, grid, variations, without_tuned
+from tailcut.registry.evidence import Setting, Timing
 
 
 def timing(threads: int, executors: int, ms: float, *, cpu_ms: float = 1.0, rows_per_s: float = 1e6) -> Timing:

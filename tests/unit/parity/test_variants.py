@@ -12,6 +12,7 @@ from tailcut.manifest import Manifest, TensorSpec, load
 from tailcut.manifest.subject import find_subject
 from tailcut.parity.run import CACHES_OFF, caches_of, choose_variants, deployment_asker
 from tailcut.registry import NewVariant, Registry
+from tailcut.registry.evidence import RecipeEvidence, VariantEvidence
 
 MANIFEST = """
 name = "m"
@@ -31,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
     """A promoted version with a source, an exact copy, one that is proven equal, INT8, and one that was refused."""
     (tmp_path / "tailcut.toml").write_text(MANIFEST)
     model = linear(tmp_path / "model.onnx")
-    proven = {"recipe": {"parity": {"absolute": 1e-4, "found": []}}}
+    proven = VariantEvidence(recipe=RecipeEvidence(exact=True))
     registry = Registry(tmp_path / "registry")
     version = registry.add(
         "m",

@@ -18,7 +18,7 @@ from tailcut.common.timings import Stage, Timings
 from tailcut.errors import BadRequest, NotFound, NotReady, TailcutError
 from tailcut.observe.recorder import Recorder
 from tailcut.protocol import http
-from tailcut.registry import NewVariant, Registry, Version
+from tailcut.registry import NewVariant, Registry, VariantEvidence, Version
 from tailcut.serving.engine import Statistics
 
 Test = Callable[[Client, Promotions], Awaitable[None]]
@@ -47,7 +47,8 @@ async def answer(client: Client) -> float:
 
 def two_variants(promotions: Promotions, directory: Path) -> Version:
     """Add a version with a variant that passed, and one that the gate refused."""
-    model = promotions.registry.list("m")[0]
+    model, why = promotions.registry.list("m")[0], "drops too much"
+    bad, evidence = save_model(directory / "7.onnx", 7.0), VariantEvidence(quality_refusal=why)
     return promotions.registry.add(
         "m",
         source="onnx",
@@ -55,9 +56,7 @@ def two_variants(promotions: Promotions, directory: Path) -> Version:
         outputs=model.outputs,
         variants=[
             NewVariant("onnx", "onnxruntime", save_model(directory / "5.onnx", 5.0), base=True),
-            NewVariant(
-                "bad", "onnxruntime", save_model(directory / "7.onnx", 7.0), refused="drops too much", base=True
-            ),
+            NewVariant("bad", "onnxruntime", bad, refused=why, evidence=evidence, base=True),
         ],
     )
 

@@ -37,7 +37,7 @@ def test_the_artifact_comes_with_what_it_takes_and_gives(registry: Registry, tmp
     assert [each["name"] for each in described["inputs"] + described["outputs"]] == ["x", "y"]
     assert described["sha256"] == version.variants["onnx"].sha256
     assert tailcut(registry, "latest", "torch", str(tmp_path / "torch.pt")) == ExitCode.OK
-    assert json.loads((tmp_path / "torch.pt.json").read_text())["live_code"] == ["model.source"]
+    assert json.loads((tmp_path / "torch.pt.json").read_text())["live_code"] == ["my_model:build"]
 
 
 @pytest.mark.parametrize("there", ["model.onnx", "model.onnx.json"])

@@ -76,14 +76,17 @@ def test_promoting_what_is_promoted_changes_nothing(registry: Registry, tmp_path
     assert registry.promotion_stamp("flights") != stamp
 
 
-def test_a_pointer_without_history_can_be_rolled_back_from(registry: Registry, tmp_path: Path) -> None:
+def test_a_pointer_without_history_is_refused_until_a_promotion_writes_one(registry: Registry, tmp_path: Path) -> None:
     version = add(registry, tmp_path)
     registry.promote("flights", version.id, "onnx")
     (registry.root / "models" / "flights" / "promoted.json").write_text(
         f'{{"version": "{version.id}", "variant": "onnx", "promoted": "2026-01-01"}}'
     )
+    with pytest.raises(ArtifactError, match="missing required field `history`") as refused:
+        registry.rollback("flights")
+    assert "promote a version" in refused.value.hint
     registry.promote("flights", version.id, "torch")
-    assert registry.rollback("flights").variant == "onnx"
+    assert registry.variant("flights").name == "torch"
 
 
 def test_promotions_at_the_same_moment_are_all_kept(registry: Registry, tmp_path: Path) -> None:

@@ -8,7 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from tailcut.registry import Promotion, VariantRecord, Version
+from tailcut.common.fingerprint import Machine
+from tailcut.gate import Agreement, MetricVerdict, Outcome, QualityVerdict, SliceVerdict
+from tailcut.registry import Promotion, VariantEvidence, VariantRecord, Version, VersionEvidence
+from tailcut.registry.evidence import Cost, HoldoutEvidence, OutputChange, RowCoupling, SpeedVerdict, Split
 from tailcut.report.builds import figures
 from tailcut.report.builds.document import build_document
 from tailcut.report.document import Chart, Mark, aligned
@@ -17,35 +20,45 @@ from tailcut.report.html import html
 EVIL = "<script>alert(1)</script>"
 
 
-def judged(outcome: str, drop: float, upper: float | None) -> dict[str, Any]:
-    metric = {"metric": "auc", "drop": drop, "lower": drop - 0.001, "upper": upper, "budget": 0.004, "outcome": outcome}
-    parts = [
-        {"slice": "who", "value": EVIL, "metric": "auc", "rows": 40, "drop": drop, "upper": upper, "limit": 0.01,
-         "p_adjusted": 0.5, "outcome": "pass", "note": ""},
-        {"slice": "who", "value": "worst", "metric": "auc", "rows": 60, "drop": 0.02, "upper": 0.03, "limit": 0.01,
-         "p_adjusted": 0.01, "outcome": "fail", "note": ""},
-    ]  # fmt: skip
-    return {"outcome": outcome, "metrics": [metric], "slices": parts}
+def judged(outcome: Outcome, drop: float, upper: float | None) -> QualityVerdict:
+    metric = MetricVerdict(
+        metric="auc", source=0.75, variant=0.75 - drop, drop=drop, lower=drop - 0.001, upper=upper, p=0.1,
+        p_adjusted=0.1, budget=0.004, outcome=outcome, rows=100, rows_needed=None,
+    )  # fmt: skip
+    parts = (
+        SliceVerdict(slice="who", value=EVIL, metric="auc", rows=40, drop=drop, upper=upper, limit=0.01,
+                     p_adjusted=0.5, outcome="pass"),
+        SliceVerdict(slice="who", value="worst", metric="auc", rows=60, drop=0.02, upper=0.03, limit=0.01,
+                     p_adjusted=0.01, outcome="fail"),
+    )  # fmt: skip
+    agreement = Agreement(
+        rows=100, flips=0, agree=1.0, disagree_upper=0.03, divergence="jensen-shannon", divergence_mean=0.0,
+        divergence_upper=0.0,
+    )  # fmt: skip
+    return QualityVerdict(
+        variant="v", outcome=outcome, reason="", confidence=0.95, alpha=0.05, uses=0, rows=100, metrics=(metric,),
+        slices=parts, worst_slice=parts[1], flip_rate=0.0, agreement=agreement,
+    )  # fmt: skip
 
 
-def loaded(ms: float, ratio: float, *, faster: bool) -> dict[str, Any]:
-    return {
-        "speed": {
-            "reference": "torch",
-            "percentile": "p95",
-            "latency_ms": [ms, ms * 0.9, ms * 1.1],
-            "ratio": [ratio, ratio - 0.05, ratio + 0.05],
-            "faster": faster,
-        },
-        "cost": {"cpu_s": [ms * 100, 0.0, 1.0], "money": ms / 10, "currency": "USD"},
-    }
+def loaded(ms: float, ratio: float, *, faster: bool, **more: Any) -> VariantEvidence:
+    speed = SpeedVerdict(
+        reference="torch",
+        percentile="p95",
+        latency_ms=(ms, ms * 0.9, ms * 1.1),
+        ratio=(ratio, ratio - 0.05, ratio + 0.05),
+        outcome="faster" if faster else "no",
+        meets_slo=True,
+        errors=0.0,
+    )
+    return VariantEvidence(speed=speed, cost=Cost(cpu_s=(ms * 100, 0.0, 1.0), money=ms / 10, currency="USD"), **more)
 
 
 def version() -> Version:
     known: dict[str, Any] = {"runtime": "onnxruntime", "sha256": "ab", "size_bytes": 2048}
-    quick = {"metrics": {"auc": 0.75}, "quality": judged("pass", 0.001, 0.002), **loaded(2.0, 0.5, faster=True)}
-    undecided = {"quality": judged("inconclusive", 0.003, None), **loaded(1.0, 0.25, faster=True)}
-    slow = {"quality": judged("inconclusive", 0.003, 0.009), **loaded(8.0, 2.0, faster=False)}
+    quick = loaded(2.0, 0.5, faster=True, metrics={"auc": 0.75}, quality=judged("pass", 0.001, 0.002))
+    undecided = loaded(1.0, 0.25, faster=True, quality=judged("inconclusive", 0.003, None))
+    slow = loaded(8.0, 2.0, faster=False, quality=judged("inconclusive", 0.003, 0.009))
     variants = {
         "torch": VariantRecord(**known, state="passed", evidence=loaded(4.0, 1.0, faster=False)),
         "onnx": VariantRecord(**known, state="passed", evidence=quick),
@@ -63,12 +76,17 @@ def version() -> Version:
         inputs=(),
         outputs=(),
         variants=variants,
-        evidence={"cpu": {"model": EVIL, "cores": 2, "flags": ["avx2"]}, "holdout": {"rows": 100}},
+        evidence=VersionEvidence(
+            machine=Machine(architecture="x86_64", processor=EVIL, cores=2, flags=("avx2",)),
+            holdout=HoldoutEvidence(
+                rows=100, sha256="ab", selection=Split(rows=50, sha256="cd"), confirmation=Split(rows=50, sha256="ef")
+            ),
+        ),
         manifest={"slo": {"p95": "10ms"}},
     )
 
 
-PROMOTED = Promotion(version="0123456789ab", variant="onnx", promoted="2026-11-21T00:00:01")
+PROMOTED = Promotion(version="0123456789ab", variant="onnx", promoted="2026-11-21T00:00:01", history=())
 
 
 def render(version: Version, promotion: Promotion | None) -> str:
@@ -96,7 +114,8 @@ def test_a_row_says_quality_speed_and_cost() -> None:
 
 def test_no_limit_stands_beside_the_budget_of_a_variant_that_passes_as_identical() -> None:
     record = version()
-    evidence = {"quality": {**judged("pass", 0.0, 0.0176), "identical": True}, **loaded(2.0, 0.5, faster=True)}
+    quality = msgspec.structs.replace(judged("pass", 0.0, 0.0176), identical=True)
+    evidence = loaded(2.0, 0.5, faster=True, quality=quality)
     same = msgspec.structs.replace(record.variants["onnx"], evidence=evidence)
     found = rows(msgspec.structs.replace(record, variants={**record.variants, "onnx": same}))
     assert found["onnx"]["drop, upper limit"] == "identical up to rounding"
@@ -175,28 +194,34 @@ def test_a_page_without_measurements_has_no_plot() -> None:
 @pytest.mark.parametrize(
     ("evidence", "says"),
     [
-        ({}, []),
-        ({"rows_alone": False, "merge": True}, []),
+        (VariantEvidence(), []),
+        (VariantEvidence(rows_alone=True), ["v: each row runs alone"]),
         (
-            {"merge": False, "neighbour": {"max_abs": {"batch of 8": 0.5, "extreme": 10.0}, "limit": 0.004}},
-            ["v: each row runs alone", "a change by 10 (company: extreme; limit 0.004)"],
+            VariantEvidence(
+                rows_alone=True,
+                neighbour=RowCoupling(
+                    rows=64, outputs={"y": OutputChange(max_abs={"batch of 8": 0.5, "extreme": 10.0}, limit=0.004)}
+                ),
+            ),
+            ["v: each row runs alone", "a change of output 'y' by 10 (company: extreme; limit 0.004)"],
         ),
         (
-            {
-                "rows_alone": True,
-                "neighbour": {
-                    "operators": ["DynamicQuantizeLinear"],
-                    "outputs": {
-                        "y": {"max_abs": {"random": 0.5}, "limit": 1.0},
-                        "z": {"max_abs": {"random": 0.4, "largest": 1.7e308}, "limit": 0.1},
+            VariantEvidence(
+                rows_alone=True,
+                neighbour=RowCoupling(
+                    rows=64,
+                    operators=["DynamicQuantizeLinear"],
+                    outputs={
+                        "y": OutputChange(max_abs={"random": 0.5}, limit=1.0),
+                        "z": OutputChange(max_abs={"random": 0.4, "largest": 1.7e308}, limit=0.1),
                     },
-                },
-            },
+                ),
+            ),
             ["DynamicQuantizeLinear takes one scale for all rows", "of output 'z' to NaN or infinity"],
         ),
     ],
 )
-def test_a_line_says_why_rows_run_alone(evidence: dict[str, Any], says: list[str]) -> None:
+def test_a_line_says_why_rows_run_alone(evidence: VariantEvidence, says: list[str]) -> None:
     record = VariantRecord(runtime="onnxruntime", sha256="0" * 64, evidence=evidence)
     found = figures.rows_alone(msgspec.structs.replace(version(), variants={"v": record}))
     assert len(found) == bool(says)

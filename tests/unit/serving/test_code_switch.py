@@ -21,7 +21,6 @@ from tailcut.errors import ArtifactError
 from tailcut.models.deployment_version import version_of
 from tailcut.models.variant_loader import open_variant
 from tailcut.pipeline.hook_loading import import_code
-from tailcut.registry.code import code_of
 from tailcut.serving.promotion import Follower
 
 pytestmark = pytest.mark.slow
@@ -198,7 +197,7 @@ def test_a_server_needs_no_files_that_it_does_not_import(site: Site, caplog: pyt
 def test_a_module_that_is_imported_where_it_is_there_counts_where_it_is_missing(site: Site) -> None:
     site.write("scaling.py", "try:\n    from fast import F\nexcept ImportError:\n    F = 5\n")
     site.write("fast.py", "F = 1\n")
-    recorded = code_of(site.build(1.0))
+    recorded = site.build(1.0).evidence.code
     assert recorded is not None
     (site.folder / "fast.py").unlink()
     assert lacks(site.manifest, recorded, live=False) == ("fast.py",)

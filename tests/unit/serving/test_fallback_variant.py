@@ -18,7 +18,7 @@ from tailcut.errors import ArtifactError, InferenceError, NotReady
 from tailcut.manifest import Manifest
 from tailcut.models import variant_loader
 from tailcut.models.runtimes import open_runtime
-from tailcut.registry import NewVariant, Registry, Version
+from tailcut.registry import NewVariant, Registry, VariantEvidence, Version
 from tailcut.serving import host_state
 from tailcut.serving.host_state import LoadingMemory
 from tailcut.testing.runtimes import FaultyRuntime
@@ -28,6 +28,7 @@ VALUES = {"slow": 1.0, "fast": 10.0, "spare": 100.0}
 
 
 def add(manifest: Manifest, *refused: str) -> Version:
+    why = {name: "it is worse" if name in refused else "" for name in VALUES}
     registry, model = Registry.of(manifest), manifest.deployment.model
     version = registry.add(
         "m",
@@ -40,7 +41,8 @@ def add(manifest: Manifest, *refused: str) -> Version:
                 "onnxruntime",
                 save_model(manifest.directory / f"{name}-{factor}.onnx", factor),
                 base=name == "slow",
-                refused="it is worse" if name in refused else "",
+                refused=why[name],
+                evidence=VariantEvidence(quality_refusal=why[name]),
             )
             for name, factor in VALUES.items()
         ],

@@ -12,7 +12,7 @@ from tests.host_kit import HostClient, host_of
 
 from tailcut.cli.app import run
 from tailcut.manifest import load
-from tailcut.registry import NewVariant, Registry
+from tailcut.registry import NewVariant, Registry, VersionEvidence
 
 Test = Callable[[HostClient], Awaitable[None]]
 
@@ -39,7 +39,7 @@ def promote(folder: Path, name: str, factor: float, models: Mapping[str, str] | 
         inputs=manifest.deployment.model.inputs,
         outputs=manifest.deployment.model.outputs,
         variants=[NewVariant("onnx", "onnxruntime", path)],
-        evidence={} if models is None else {"feature_models": dict(models)},
+        evidence=VersionEvidence(feature_models=dict(models or {})),
     )
     registry.promote(name, version.id, "onnx")
     return f"{version.id} (onnx)"

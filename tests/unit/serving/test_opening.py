@@ -24,7 +24,7 @@ from tailcut.models import warm_up as warming
 from tailcut.models.example_rows import Examples
 from tailcut.observe.recorder import ModelSinks
 from tailcut.pipeline import hook_loading
-from tailcut.registry import Variant
+from tailcut.registry import Variant, VariantEvidence
 from tailcut.serving import deployment_loader
 from tailcut.serving.host_state import HostState
 from tailcut.system.machine import read_machine
@@ -129,21 +129,21 @@ def test_runtimes_are_closed_where_features_do_not_open(tmp_path: Path, monkeypa
     assert stub.closed
 
 
-@pytest.mark.parametrize(("evidence", "merges"), [({}, True), ({"merge": True}, True), ({"merge": False}, False)])
+@pytest.mark.parametrize("alone", [False, True])
 def test_the_variants_evidence_decides_whether_requests_share_batches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evidence: dict[str, bool], merges: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: bool
 ) -> None:
     graphs.linear(tmp_path / "model.onnx")
     (tmp_path / "tailcut.toml").write_text(MANIFEST)
     manifest = load(tmp_path / "tailcut.toml")
     plain = deployment_loader.find_variant(manifest)
-    variant = replace(plain, evidence=evidence)
+    variant = replace(plain, evidence=VariantEvidence(rows_alone=alone))
     monkeypatch.setattr(deployment_loader, "find_variant", lambda _: variant)
 
     async def main() -> None:
         opened = await deployment_loader.open_deployment(manifest, ModelSinks("m"), HostState())
-        assert opened.merges is merges
-        assert opened.served.dispatcher.scheduler.merge is merges
+        assert opened.merges is not alone
+        assert opened.served.dispatcher.scheduler.merge is not alone
         await opened.served.dispatcher.stop(5)
 
     asyncio.run(main())

@@ -3,43 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.promotion_kit import deployment, save_model
 
 from tailcut.errors import NotServable, TailcutError
-from tailcut.registry import NewVariant, Registry, quality_refusal
-from tailcut.registry.records import VariantRecord
+from tailcut.registry import NewVariant, Registry, VariantEvidence
 from tailcut.serving.engine import Engine
 
 WORSE = "accuracy fell by 0.06, allowed is 0.01"
 SLOWER = "not faster here: p95 3 ms under load, 1.20 of onnx"
-PASSED: dict[str, Any] = {"quality": {"outcome": "pass"}}
-FAILED: dict[str, Any] = {"quality": {"outcome": "fail"}}
-
-
-@pytest.mark.parametrize(
-    ("refused", "evidence", "found"),
-    [
-        ("", PASSED | {"quality_refusal": ""}, ""),
-        (SLOWER, PASSED | {"quality_refusal": ""}, ""),
-        (WORSE, FAILED | {"quality_refusal": WORSE}, WORSE),
-        (f"{WORSE}; {SLOWER}", FAILED | {"quality_refusal": WORSE}, WORSE),
-        ("output 'z' differs", PASSED | {"quality_refusal": "output 'z' differs"}, "output 'z' differs"),
-        # Of builds before there were two reasons.
-        (SLOWER, PASSED, ""),
-        (WORSE, {"quality": {"outcome": "inconclusive"}}, WORSE),
-        (WORSE, {}, WORSE),
-        ("", {}, ""),
-    ],
-)
-def test_what_refuses_the_answers_is_told_from_what_refuses_the_speed(
-    refused: str, evidence: dict[str, Any], found: str
-) -> None:
-    assert quality_refusal(VariantRecord(runtime="onnxruntime", refused=refused, evidence=evidence)) == found
+WRONG = VariantEvidence(quality_refusal=WORSE)
 
 
 def started(directory: Path, *overrides: str, promote: str = "onnx") -> str:
@@ -47,16 +22,16 @@ def started(directory: Path, *overrides: str, promote: str = "onnx") -> str:
     manifest = deployment(directory, overrides=overrides)
     registry = Registry.of(manifest)
 
-    def variant(name: str, factor: float, refused: str = "", evidence: Mapping[str, Any] = PASSED) -> NewVariant:
+    def variant(name: str, factor: float, refused: str = "", **more: VariantEvidence) -> NewVariant:
         path = save_model(directory / f"{name}.onnx", factor)
-        return NewVariant(name, "onnxruntime", path, refused=refused, evidence=evidence, base=True)
+        return NewVariant(name, "onnxruntime", path, refused=refused, base=True, **more)
 
     version = registry.add(
         "m",
         source="onnx",
         inputs=manifest.deployment.model.inputs,
         outputs=manifest.deployment.model.outputs,
-        variants=[variant("onnx", 1.0), variant("slow", 2.0, SLOWER), variant("worse", 3.0, WORSE, FAILED)],
+        variants=[variant("onnx", 1.0), variant("slow", 2.0, SLOWER), variant("worse", 3.0, WORSE, evidence=WRONG)],
     )
     registry.promote("m", version.id, promote, force=promote != "onnx")
 

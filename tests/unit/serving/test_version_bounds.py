@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from tests.bounds_kit import SHOP, deployed, shops
 from tailcut.common.bounds import Bound
 from tailcut.errors import ArtifactError
 from tailcut.manifest import Manifest
-from tailcut.registry import NewVariant, Registry, Version
+from tailcut.registry import NewVariant, Registry, Version, VersionEvidence
 from tailcut.serving.engine import Engine
 
 NEVER = 'serve.follow="1h"'
@@ -51,10 +52,10 @@ class Versions:
         self.manifest: Manifest = deployed(directory, toml, HOOKS, (NEVER, *overrides), "version_hooks")
         self.registry = Registry.of(self.manifest)
 
-    def promote(self, rows: int | None, scale: float, evidence: dict[str, Any] | None = None) -> Version:
-        """Add and promote a version; ``rows`` None: one that was built before bounds were looked for."""
+    def promote(self, rows: int | None, scale: float) -> Version:
+        """Add and promote a version; ``rows`` None: one whose model proves no bounds."""
         model = self.manifest.deployment.model
-        found = {} if rows is None else {"bounds": [msgspec.to_builtins(bound(rows))]}
+        found = () if rows is None else (bound(rows),)
         path = shops(self.manifest.directory / f"{scale}.onnx", scale)
         other = shops(self.manifest.directory / f"{scale}-other.onnx", scale + 100)
         version = self.registry.add(
@@ -66,7 +67,7 @@ class Versions:
                 NewVariant("onnx", "onnxruntime", path, base=True),
                 NewVariant("other", "onnxruntime", other, base=True),
             ],
-            evidence=found if evidence is None else evidence,
+            evidence=VersionEvidence(bounds=found),
         )
         self.registry.promote("m", version.id, "onnx")
         return version
@@ -136,7 +137,7 @@ def test_bounds_follow_a_promotion_and_a_rollback(tmp_path: Path) -> None:
     serve(versions, test)
 
 
-def test_a_version_that_was_built_before_has_the_manifests_limits_only(tmp_path: Path) -> None:
+def test_a_version_without_bounds_has_the_manifests_limits_only(tmp_path: Path) -> None:
     versions = Versions(tmp_path, overrides=("model.inputs.shop.max=45",))
     versions.promote(None, 1.0)
 
@@ -222,8 +223,16 @@ def test_the_description_has_the_bounds_of_what_is_served(tmp_path: Path) -> Non
 
 def test_bounds_that_cannot_be_read_are_not_left_out(tmp_path: Path) -> None:
     versions = Versions(tmp_path)
-    with pytest.raises(ArtifactError, match=r"the bounds of model 'm' version \w+ cannot be read"):
-        versions.promote(50, 1.0, {"bounds": [{"input": "shop", "max": "many"}]})
+    version = versions.promote(50, 1.0)
+    folder = versions.registry.root / "models" / "m" / "versions" / version.id
+    (evidence,) = folder.glob("evidence-*.json")
+    content = evidence.read_bytes().replace(b'"max": 49', b'"max": "many"')
+    sha256 = hashlib.sha256(content).hexdigest()
+    (folder / f"evidence-{sha256[:12]}.json").write_bytes(content)
+    header = msgspec.json.decode((folder / "version.json").read_bytes())
+    (folder / "version.json").write_bytes(msgspec.json.encode(header | {"evidence_sha256": sha256}))
+    with pytest.raises(ArtifactError, match=r"is corrupt: .*got `str` - at `\$\.evidence\.bounds\[0\]\.max`"):
+        versions.registry.version("m")
 
 
 def test_limits_do_not_rename_a_version(tmp_path: Path) -> None:

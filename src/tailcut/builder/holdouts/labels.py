@@ -18,6 +18,7 @@ from tailcut.common.scalars import EXACT, Scalar, is_missing, scalar_of
 from tailcut.common.tensors import Array
 from tailcut.errors import BuildError
 from tailcut.manifest import HoldoutSettings as Section
+from tailcut.registry.evidence import LabelCoding
 
 FILE = "labels.json"
 _SHOWN = 6
@@ -87,8 +88,8 @@ def numbered(labels: Array, coding: Coding | None) -> Array:
     return found
 
 
-def describe(parts: Sequence[Array], coding: Coding | None) -> dict[str, Any] | None:
-    """Return what the evidence keeps: the classes in the order of the columns, who says so, and rows per label.
+def describe(parts: Sequence[Array], coding: Coding | None) -> LabelCoding | None:
+    """Return what the evidence keeps: the coding, and rows per label.
 
     Args:
         parts: labels as they were given, (rows,) each.
@@ -96,12 +97,12 @@ def describe(parts: Sequence[Array], coding: Coding | None) -> dict[str, Any] | 
     if not parts or coding is None:
         return None
     counts = Counter(str(scalar_of(label)) for labels in parts for label in labels.tolist())
-    found: dict[str, Any] = {"from": coding.origin, "rows": dict(sorted(counts.items()))}
-    if coding.classes:
-        found["classes"] = list(coding.classes)
-    if coding.positive is not None:
-        found["positive"] = coding.positive
-    return found
+    return LabelCoding(
+        origin=coding.origin,
+        classes=list(coding.classes),
+        positive=coding.positive,
+        rows=dict(sorted(counts.items())),
+    )
 
 
 def check_scores(coding: Coding | None, scores: Array, output: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from tailcut.gate.metrics import are_probabilities
 from tailcut.manifest import Model, TensorSpec
 from tailcut.models.runtimes import Runtime
 from tailcut.models.runtimes.row_coupling import coupling_operators
+from tailcut.registry.evidence import OutputChange, RowCoupling
 
 ROWS = 64
 LEAST_ROWS = 8
@@ -45,29 +46,21 @@ _ROUNDING = 8
 _LARGEST = float(np.finfo(np.float64).max)
 
 
-def coupling(runtime: Runtime, holdout: Holdout, model: Model, files: Sequence[Path]) -> dict[str, Any]:
-    """Return the evidence of whether rows run alone: by the operators in the variant's files, and as ``measure`` sees.
-
-    Operators decide whatever was measured: more extreme rows may come than were tried. ``merge`` says the same to a
-    tailcut that knows no ``rows_alone``.
-    """
-    operators = coupling_operators(files)
-    found = measure(runtime, holdout, model)
-    alone = bool(operators) or found["rows_alone"]
-    return {"neighbour": {**found["neighbour"], "operators": operators}, "rows_alone": alone, "merge": not alone}
-
-
 def measure(
-    runtime: Runtime, holdout: Holdout, model: Model, clock_s: Callable[[], float] = time.perf_counter
-) -> dict[str, Any]:
+    runtime: Runtime,
+    holdout: Holdout,
+    model: Model,
+    files: Sequence[Path] = (),
+    clock_s: Callable[[], float] = time.perf_counter,
+) -> RowCoupling:
     """Compare rows alone with the same rows in company, in every output.
 
     Company that the model refuses counts as none: such a batch is run again request by request. Real rows are no such
     company: see ``holdout_run.run``.
 
-    Returns:
-        {"neighbour": {"rows", "outputs": by name {"max_abs" by kind of company, "limit"}}, "rows_alone": whether rows
-        must run alone}.
+    Args:
+        files: of the variant. Operators in them decide whatever was measured: more extreme rows may come than were
+            tried.
 
     Raises:
         BuildError: a row of the holdout is refused, or does not get one answer.
@@ -87,9 +80,8 @@ def measure(
             change = max(change_of(alone[row][name], given[name][place : place + 1]) for row, place in parts)
             changes[name][company.kind] = max(change, changes[name].get(company.kind, 0.0))
     limits = {name: limit_of([row[name] for row in alone]) for name in names}
-    apart = any(change > limits[name] for name in names for change in changes[name].values())
-    outputs = {name: {"max_abs": changes[name], "limit": limits[name]} for name in names}
-    return {"neighbour": {"rows": len(alone), "outputs": outputs}, "rows_alone": apart}
+    outputs = {name: OutputChange(max_abs=changes[name], limit=limits[name]) for name in names}
+    return RowCoupling(rows=len(alone), outputs=outputs, operators=list(coupling_operators(files)))
 
 
 def _alone(runtime: Runtime, holdout: Holdout, names: Sequence[str], clock_s: Callable[[], float]) -> list[Arrays]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -24,11 +23,11 @@ BATCH_ROWS = (1, 3, 8)
 Run = Callable[[Arrays], Arrays]
 
 
-def check(source: Run, exported: Run, holdout: Holdout, outputs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
+def check(source: Run, exported: Run, holdout: Holdout, outputs: Sequence[TensorSpec]) -> dict[str, object]:
     """Run both models on the holdout's first rows at every batch size and compare all outputs.
 
     Returns:
-        per batch size and output: rows, output, max_abs and max_rel.
+        for people: the tolerance, and per batch size and output the largest differences.
 
     Raises:
         BuildError: another datatype or shape, NaN or infinity on one side only, or a value out of tolerance.
@@ -40,9 +39,9 @@ def check(source: Run, exported: Run, holdout: Holdout, outputs: Sequence[Tensor
         shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in inputs.items())
         for tensor in outputs:
             where = f"output {tensor.name!r} at batch {rows} ({shapes})"
-            errors = compare(expected[tensor.name], given[tensor.name], tensor, where)
-            found.append({"rows": rows, "output": tensor.name, **errors})
-    return found
+            worst, relative = compare(expected[tensor.name], given[tensor.name], tensor, where)
+            found.append({"rows": rows, "output": tensor.name, "max_abs": worst, "max_rel": relative})
+    return {"absolute": ABSOLUTE, "relative": RELATIVE, "found": found}
 
 
 def check_outputs(runtime: Runtime, holdout: Holdout, outputs: Sequence[TensorSpec]) -> None:
@@ -68,8 +67,8 @@ def check_outputs(runtime: Runtime, holdout: Holdout, outputs: Sequence[TensorSp
             )
 
 
-def compare(expected: Array, given: Array, tensor: TensorSpec, where: str) -> dict[str, float]:
-    """Compare one output; ``where`` begins the error's text."""
+def compare(expected: Array, given: Array, tensor: TensorSpec, where: str) -> tuple[float, float]:
+    """Return the largest absolute and relative difference of one output; ``where`` begins the error's text."""
     if DATATYPE_OF.get(expected.dtype) != tensor.datatype:
         raise BuildError(
             f"{where}: the source model gives {expected.dtype}, the manifest says {tensor.datatype}",
@@ -97,4 +96,4 @@ def compare(expected: Array, given: Array, tensor: TensorSpec, where: str) -> di
             f"allowed is {ABSOLUTE:g} + {RELATIVE:g} * |value|",
             hint="an operator was exported incorrectly, or the model is random: call eval() and fix every seed",
         )
-    return {"max_abs": worst, "max_rel": relative}
+    return worst, relative

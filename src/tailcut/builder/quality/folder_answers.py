@@ -69,7 +69,7 @@ class LibraryAnswer:
     answer: Array | None
 
 
-def check(path: Path, runtime: Runtime, manifest: Manifest) -> dict[str, Any]:
+def check(path: Path, runtime: Runtime, manifest: Manifest) -> dict[str, object]:
     """Compare tokens and answers on texts that reach what the folder's configuration says.
 
     Where ``model.preprocess`` is a hook of the user's, tokens are the library's own: only the module is compared.

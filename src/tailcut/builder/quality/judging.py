@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-import msgspec
 import numpy as np
 
 from tailcut import gate
@@ -14,8 +12,8 @@ from tailcut.builder.quality import outputs
 from tailcut.common.metric_names import AGREEMENT
 from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import BuildError
-from tailcut.gate import OwnRows
-from tailcut.gate.metrics import are_probabilities, decide
+from tailcut.gate import OwnRows, QualityVerdict
+from tailcut.gate.metrics import are_distributions, decide
 from tailcut.manifest import Manifest, resolve
 
 DEFAULT_BUDGET = 0.004
@@ -36,7 +34,7 @@ def budget_of(manifest: Manifest, holdout: Holdout, source: Array) -> dict[str, 
         return budget
     if gate.are_decisions(source, holdout.labels, {}):
         return {"accuracy": DEFAULT_BUDGET}
-    if holdout.labels is None and _probabilities(source):
+    if holdout.labels is None and are_distributions(source, 1e-2):
         return {AGREEMENT: DEFAULT_BUDGET}
     if source.ndim == 2:
         return {"cosine": DEFAULT_BUDGET}
@@ -55,17 +53,10 @@ def standard(budget: Mapping[str, float], manifest: Manifest) -> dict[str, float
     return {name: limit for name, limit in budget.items() if name not in others}
 
 
-def _probabilities(scores: Array) -> bool:
-    """Tell whether scores may stand for classes: in [0, 1], and as rows summing to 1 where there are columns."""
-    if scores.ndim > 2 or not are_probabilities(scores):
-        return False
-    return scores.ndim == 1 or bool(np.allclose(scores.sum(axis=1), 1.0, atol=1e-2))
-
-
 def judge(
     manifest: Manifest, holdout: Holdout, answers: Mapping[str, Arrays], *, source: str, uses: int
-) -> dict[str, Any]:
-    """Judge every variant but the source; verdicts as plain values, by name.
+) -> dict[str, QualityVerdict]:
+    """Judge every variant but the source; verdicts by name.
 
     Args:
         holdout: the confirmation split.
@@ -82,7 +73,7 @@ def judge(
         decided = decide(scores[source])
         agreed = {name: (decide(found) == decided).astype(np.float64) for name, found in others.items()}
         own[AGREEMENT] = OwnRows(np.ones(holdout.rows), agreed)
-    verdicts = gate.judge(
+    return gate.judge(
         others,
         scores[source],
         holdout.labels,
@@ -95,14 +86,12 @@ def judge(
         groups=holdout.slices[group] if group else None,
         identical={name for name in others if _is_identical(answers[source], answers[name])},
     )
-    plain: dict[str, Any] = msgspec.to_builtins(verdicts)
-    return plain
 
 
 def _is_identical(source: Arrays, found: Arrays) -> bool:
     """Tell whether every output is equal to the source's up to rounding, on rows enough to say so."""
     compared = [outputs.compare(source[name], found[name]) for name in source]
-    return all(each["equal"] and each["rows"] >= outputs.LEAST_ROWS for each in compared)
+    return all(each.equal and each.rows >= outputs.LEAST_ROWS for each in compared)
 
 
 def _own(name: str, manifest: Manifest, holdout: Holdout, scores: Mapping[str, Array], source: str) -> OwnRows:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from tailcut import gate
@@ -13,9 +12,11 @@ from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.builder.holdouts.logged import DISTINCT
 from tailcut.common.metric_names import AGREEMENT
 from tailcut.common.tensors import Array
+from tailcut.gate import Agreement
 from tailcut.gate.clustered import effective, number
 from tailcut.gate.distributions import share_upper
 from tailcut.gate.metrics import decide
+from tailcut.registry.evidence import LoggedAgreement
 
 
 def judge(
@@ -26,8 +27,8 @@ def judge(
     decisions: bool,
     confidence: float,
     budget: Mapping[str, float],
-) -> dict[str, Any]:
-    """Compare every variant with the source model on logged rows; plain values by name.
+) -> dict[str, LoggedAgreement]:
+    """Compare every variant with the source model on logged rows, by name.
 
     Args:
         scores: of the judged output, of every variant, the source's included.
@@ -37,41 +38,41 @@ def judge(
         budget: the build's; where agreement is in it, a variant is refused that is shown to disagree on more.
     """
     own, clusters = scores[source], number(rows.slices[DISTINCT])
-    found: dict[str, Any] = {}
+    found: dict[str, LoggedAgreement] = {}
     for name, given in scores.items():
         if name == source:
             continue
         if given.shape != own.shape:
-            found[name] = {"failed": f"outputs of shape {list(given.shape)}, the source's of {list(own.shape)}"}
+            failed = f"outputs of shape {list(given.shape)}, the source's of {list(own.shape)}"
+            found[name] = LoggedAgreement(failed=failed)
             continue
-        agreement = gate.compare(own, given, confidence=confidence, decisions=decisions, clusters=clusters)
-        plain: dict[str, Any] = msgspec.to_builtins(agreement)
-        plain["distinct"] = int(clusters.max()) + 1
-        if decisions:
-            plain["disagree_lower"] = _lower(decide(own) != decide(given), clusters, 1 - confidence)
-            plain["limit"] = budget.get(AGREEMENT)
-        found[name] = plain
+        found[name] = LoggedAgreement(
+            agreement=gate.compare(own, given, confidence=confidence, decisions=decisions, clusters=clusters),
+            distinct=int(clusters.max()) + 1,
+            disagree_lower=_lower(decide(own) != decide(given), clusters, 1 - confidence) if decisions else None,
+            limit=budget.get(AGREEMENT) if decisions else None,
+        )
     return found
 
 
-def refusal(found: Mapping[str, Any]) -> str:
+def refusal(found: LoggedAgreement) -> str:
     """Say why logged rows refuse a variant; empty where they do not."""
-    limit, lower = found.get("limit"), found.get("disagree_lower")
-    if limit is None or lower is None or lower <= limit:
+    limit, lower, agreement = found.limit, found.disagree_lower, found.agreement
+    if limit is None or lower is None or agreement is None or lower <= limit:
         return ""
     return (
-        f"agreement with the source model on {found['rows']:,} logged rows is {found['agree']:.2%}: at least "
+        f"agreement with the source model on {agreement.rows:,} logged rows is {agreement.agree:.2%}: at least "
         f"{lower:.2%} differ, the budget of agreement is {limit:.2%}"
     )
 
 
-def warning(found: Mapping[str, Any], held: Mapping[str, Any]) -> str:
+def warning(found: LoggedAgreement, held: Agreement) -> str:
     """Say that logged rows show more disagreement than the holdout allows for; empty where they do not.
 
     Args:
         held: the agreement on the holdout, of the quality verdict.
     """
-    lower, upper = found.get("disagree_lower"), held.get("disagree_upper")
+    lower, upper = found.disagree_lower, held.disagree_upper
     if lower is None or upper is None or lower <= upper:
         return ""
     return (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from tailcut.builder.quality.reference import differs
 from tailcut.common.tensors import Array, Bools, Doubles
 from tailcut.gate.metrics import decide
 from tailcut.manifest import Quality
+from tailcut.registry.evidence import OutputComparison
 
 Kind = Literal["classes", "numbers", "both"]
 """What an output holds: classes (whole numbers, text), numbers, or what may stand for a class and for a number: a
@@ -19,36 +20,39 @@ LEAST_ROWS = 200
 """Rows from which on a variant whose every answer equals the source's counts as identical."""
 
 
-def compare(source: Array, found: Array) -> dict[str, Any]:
+def compare(source: Array, found: Array) -> OutputComparison:
     """Compare one output of a variant with the source model's.
 
     Args:
         source, found: (rows, ...) of the same rows.
-
-    Returns:
-        rows, kind, whether it is equal up to rounding ("equal"), and, as far as they have a meaning: "max_abs",
-        "mean_abs", "relative_error" (mean absolute difference by mean absolute value of the source's), "agree" (share
-        of rows of the same class) and "flipped" (rows of another class).
     """
     wrong, worst = differs(source, found, centred=True)
-    evidence: dict[str, Any] = {"rows": len(source), "equal": not wrong.any()}
+    rows, equal = len(source), not wrong.any()
     if source.shape != found.shape:
-        return {**evidence, "kind": "both", "shape": [list(source.shape), list(found.shape)]}
+        shapes = list(source.shape), list(found.shape)
+        return OutputComparison(rows=rows, equal=equal, kind="both", shapes=shapes)
     if source.dtype.kind != "f":
-        same = np.asarray(source == found).reshape(len(source), -1).all(axis=1)
-        return {**evidence, "kind": "classes", "agree": float(same.mean()), "flipped": int((~same).sum())}
+        same = np.asarray(source == found).reshape(rows, -1).all(axis=1)
+        agree, flipped = float(same.mean()), int((~same).sum())
+        return OutputComparison(rows=rows, equal=equal, kind="classes", agree=agree, flipped=flipped)
     one: Doubles = source.astype(np.float64)
     other: Doubles = found.astype(np.float64)
     kind = kind_of(one)
     finite = np.isfinite(one) & np.isfinite(other)
     error = float(np.abs(one[finite] - other[finite]).mean()) if finite.any() else 0.0
     size = float(np.abs(one[finite]).mean()) if finite.any() else 0.0
-    evidence |= {"kind": kind, "max_abs": worst, "mean_abs": error, "not_finite": int((~_alike(one, other)).sum())}
-    evidence["relative_error"] = error / size if size else (0.0 if not error else float(np.finfo(np.float64).max))
-    if kind != "numbers":
-        same = decide(one) == decide(other)
-        evidence |= {"agree": float(same.mean()), "flipped": int((~same).sum())}
-    return evidence
+    alike = decide(one) == decide(other) if kind != "numbers" else None
+    return OutputComparison(
+        rows=rows,
+        equal=equal,
+        kind=kind,
+        max_abs=worst,
+        mean_abs=error,
+        relative_error=error / size if size else (0.0 if not error else float(np.finfo(np.float64).max)),
+        not_finite=int((~_alike(one, other)).sum()),
+        agree=None if alike is None else float(alike.mean()),
+        flipped=None if alike is None else int((~alike).sum()),
+    )
 
 
 def kind_of(values: Doubles) -> Kind:
@@ -70,22 +74,22 @@ def _alike(one: Doubles, other: Doubles) -> Bools:
     return found
 
 
-def refusal(name: str, found: dict[str, Any], quality: Quality) -> str:
+def refusal(name: str, found: OutputComparison, quality: Quality) -> str:
     """Say why an output that is not judged refuses a variant; empty where it does not."""
-    if found["equal"]:
+    if found.equal:
         return ""
-    if "shape" in found:
-        return f"output {name!r} has the shape {found['shape'][1]}, the source model's {found['shape'][0]}"
-    if found.get("not_finite"):
-        return f"output {name!r} has {found['not_finite']} values that are NaN or infinite in one of both models only"
-    if found["kind"] != "numbers" and found["agree"] < quality.other_agreement:
+    if found.shapes is not None:
+        return f"output {name!r} has the shape {found.shapes[1]}, the source model's {found.shapes[0]}"
+    if found.not_finite:
+        return f"output {name!r} has {found.not_finite} values that are NaN or infinite in one of both models only"
+    if found.agree is not None and found.agree < quality.other_agreement:
         return (
-            f"output {name!r} names the source model's class on {found['agree']:.2%} of {found['rows']:,} rows, at "
+            f"output {name!r} names the source model's class on {found.agree:.2%} of {found.rows:,} rows, at "
             f"least {float(quality.other_agreement):.2%} are needed (quality.other_agreement)"
         )
-    if found["kind"] != "classes" and found["relative_error"] > quality.other_error:
+    if found.relative_error is not None and found.relative_error > quality.other_error:
         return (
-            f"output {name!r} has a relative error of {found['relative_error']:.3g} over {found['rows']:,} rows, at "
+            f"output {name!r} has a relative error of {found.relative_error:.3g} over {found.rows:,} rows, at "
             f"most {quality.other_error:g} is allowed (quality.other_error)"
         )
     return ""

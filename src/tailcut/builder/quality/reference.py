@@ -118,7 +118,7 @@ def caller(model: Any, path: Path | None, section: Model) -> Call:
     return _table(model, section)
 
 
-def check(call: Call, runtime: Runtime, holdout: Holdout, section: Model, *, variant: str) -> dict[str, Any]:
+def check(call: Call, runtime: Runtime, holdout: Holdout, section: Model, *, variant: str) -> dict[str, object]:
     """Compare the source variant with the user's object on rows of the holdout, every output.
 
     Args:
@@ -138,12 +138,13 @@ def check(call: Call, runtime: Runtime, holdout: Holdout, section: Model, *, var
     names = [tensor.name for tensor in section.outputs]
     given = _joined_by_name([holdout_run.run(runtime, holdout, places, names) for places in _batches(count)], count)
     own = _answers(call, holdout, count, section)
-    found: dict[str, Any] = {"rows": count, "max_abs": {}}
+    max_abs: dict[str, float] = {}
     for tensor in section.outputs:
         wrong, worst = differs(own[tensor.name], given[tensor.name])
-        found["max_abs"][tensor.name] = worst
+        max_abs[tensor.name] = worst
         if wrong.any():
             raise _different(tensor, own, given, wrong, worst, holdout, variant)
+    found: dict[str, object] = {"rows": count, "max_abs": max_abs}
     if tables and holdout.raw:
         found["rounded"] = _check_rounding(call, own, holdout, count, section)
     return found
@@ -245,7 +246,7 @@ def _joined(parts: list[Array]) -> Array:
     )
 
 
-def _check_rounding(call: Call, own: Arrays, holdout: Holdout, count: int, section: Model) -> dict[str, Any]:
+def _check_rounding(call: Call, own: Arrays, holdout: Holdout, count: int, section: Model) -> dict[str, object]:
     """Compare the user's object on rows as the holdout gives them and as the manifest's datatypes round them."""
     try:
         unrounded = _answers(call, holdout, count, section, raw=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -151,7 +150,7 @@ def _second(name: str, found: Array) -> Array:
     return found[:, 1] if name in BINARY and found.ndim == 2 and found.shape[1] == 2 else found
 
 
-def agreement(source: Array, found: Array) -> dict[str, Any]:
+def agreement(source: Array, found: Array) -> dict[str, float]:
     """How close the variant's scores are to the source model's: needs no labels, and sees what metrics average away."""
     error = np.abs(source.astype(np.float64) - found.astype(np.float64))
     flat = {"max_abs": float(error.max()), "mean_abs": float(error.mean())}

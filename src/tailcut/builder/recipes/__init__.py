@@ -47,8 +47,8 @@ BUILT_IN: tuple[Recipe, ...] = (
 GROUP = "tailcut.recipes"
 
 
-@dataclass(frozen=True)
-class Unloadable:
+@dataclass
+class Unloadable(Recipe):
     """A recipe that another package registers, and that cannot be imported: listed with the reason."""
 
     name: str

@@ -19,6 +19,7 @@ from tailcut.builder.records import Made, openable
 from tailcut.manifest import Deployment, Manifest
 from tailcut.models.runtimes import Runtime, open_runtime
 from tailcut.models.runtimes.live import source_of
+from tailcut.registry.evidence import RecipeEvidence, Settings
 
 Precision: TypeAlias = Literal["portable", "runtime", "lower", "int8"]
 """What a variant computes in: fp32 that runs everywhere alike; what its runtime chooses (OpenVINO may take bf16); half
@@ -84,7 +85,8 @@ class Result:
     """What ``make`` gives back beside the file at ``Work.path``.
 
     Attributes:
-        found: evidence of how it was made; plain JSON values.
+        found: how it was made, for people: plain JSON values, which become the evidence's ``details``.
+        evidence: how it was made, as far as code reads it.
         settings: runtime settings that belong to the variant; see the runtime for its keys.
         parts: of a pair: artifacts of the variants that it runs, by their names.
         reference: the variant that it must beat, where that is not the one that it was made from.
@@ -93,49 +95,39 @@ class Result:
     """
 
     found: Mapping[str, Any]
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Settings = field(default_factory=dict)
+    evidence: RecipeEvidence = field(default_factory=RecipeEvidence)
     parts: Mapping[str, str] = field(default_factory=dict)
     reference: str = ""
     runtime: str = ""
     code: tuple[str, ...] = ()
 
+    def recipe(self) -> RecipeEvidence:
+        """Return both parts of the evidence as one."""
+        return msgspec.structs.replace(self.evidence, details=dict(self.found))
+
 
 class Recipe(Protocol):
-    """How a variant is made."""
+    """How a variant is made; another package's need not inherit from this.
 
-    @property
-    def name(self) -> str:
-        """Of the recipe and of the variant that it makes."""
-        ...
+    Attributes:
+        name: of the recipe and of the variant that it makes.
+        base: variants that it can be made from, best first; the one taken is also the reference that it must beat.
+        runtime: key of ``open_runtime``.
+        suffix: of the artifact's file name, with the dot.
+        precision: what its variant computes in.
+        summary: one line for ``tailcut build --list``.
+    """
 
-    @property
-    def base(self) -> tuple[str, ...]:
-        """Variants that it can be made from, best first; the one taken is also the reference that it must beat."""
-        ...
-
-    @property
-    def runtime(self) -> str:
-        """Key of ``open_runtime``."""
-        ...
-
-    @property
-    def suffix(self) -> str:
-        """Of the artifact's file name, with the dot."""
-        ...
-
-    @property
-    def precision(self) -> Precision:
-        """What its variant computes in."""
-        ...
-
-    @property
-    def summary(self) -> str:
-        """One line for ``tailcut build --list``."""
-        ...
+    name: str
+    base: tuple[str, ...]
+    runtime: str
+    suffix: str
+    precision: Precision
+    summary: str
 
     def why_not(self, subject: Subject, here: HostCapabilities) -> str:
         """Say why it cannot be made of ``subject`` on ``here``; empty where it can."""
-        ...
 
     def make(self, work: Work) -> Result:
         """Write the artifact to ``work.path``.
@@ -143,13 +135,12 @@ class Recipe(Protocol):
         Raises:
             BuildError: it cannot be made; says why and the way out.
         """
-        ...
 
 
-class OnnxInt8:
+class OnnxInt8(Recipe):
     """What recipes have in common that turn linear layers of the ONNX model into 8 bits for onnxruntime."""
 
-    base: tuple[str, ...] = ("onnx",)
+    base = ("onnx",)
     runtime = "onnxruntime"
     suffix = ".onnx"
     precision: Precision = "int8"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-
 from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.recipes import cuda
-from tailcut.builder.recipes.base import Precision, Result, Subject, Work
+from tailcut.builder.recipes.base import Precision, Recipe, Result, Subject, Work
 
 
-class Bf16:
+class Bf16(Recipe):
     """The torch module in bfloat16 on a GPU."""
 
     name = "bf16"
@@ -29,10 +27,4 @@ class Bf16:
         Raises:
             BuildError: the module cannot run in bfloat16, such as one that makes float32 tensors by itself.
         """
-        shutil.copyfile(work.base.path, work.path)
-        _, run = cuda.answers(work)
-        expected = run(work.open(work.base))
-        settings, found, evidence = cuda.with_graphs(work, self.runtime, {"device": "cuda", "dtype": "bfloat16"}, run)
-        return Result(
-            {**evidence, "device": work.here.cuda[0], "difference": cuda.difference(expected, found)}, settings
-        )
+        return cuda.by_settings(work, self.runtime, {"device": "cuda", "dtype": "bfloat16"})

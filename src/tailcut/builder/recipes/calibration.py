@@ -7,9 +7,9 @@ all that is kept, so that memory does not grow with the rows; every method's ran
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,44 @@ COMPARED_ROWS = 256
 BINS = 2048
 Range = tuple[float, float]
 METHODS = ("min-max", "percentile 99.9", "percentile 99.99", "percentile 99.999")
+
+
+class Attempt(NamedTuple):
+    """One way to quantise a model.
+
+    Attributes:
+        choice: what distinguishes it, for people.
+        file: the candidate.
+        error: mean absolute difference of its answers; infinite where there is none.
+        failed: why there is none.
+    """
+
+    choice: Mapping[str, object]
+    file: Path
+    error: float = np.inf
+    failed: str = ""
+
+    @property
+    def shown(self) -> dict[str, object]:
+        """The choice, and what came of it."""
+        return {**self.choice, **({"failed": self.failed} if self.failed else {"mean_abs_error": self.error})}
+
+
+def attempt(
+    choice: Mapping[str, object], file: Path, write: Callable[[], object], error_of: Callable[[Path], float]
+) -> Attempt:
+    """Build one candidate and measure it; a failure of the quantizer is recorded, not raised.
+
+    Raises:
+        BuildError: tailcut refuses the model.
+    """
+    try:
+        write()
+        return Attempt(choice, file, error_of(file))
+    except BuildError:
+        raise
+    except Exception as error:  # onnxruntime's quantizer raises whatever its passes raise
+        return Attempt(choice, file, failed=f"{type(error).__name__}: {error}")
 
 
 class TensorHistogram:
@@ -96,8 +134,10 @@ def batches(selection: Holdout, rows: int, chunk_rows: int = CHUNK_ROWS) -> Iter
 
 def answers(runtime: Runtime, selection: Holdout, output: str, chunk_rows: int = CHUNK_ROWS) -> Array:
     """Run ``COMPARED_ROWS`` rows one batch at a time, so that memory does not depend on their number; close it."""
-    parts = [runtime.run(rows, [output])[output] for rows in batches(selection, COMPARED_ROWS, chunk_rows)]
-    runtime.close()
+    try:
+        parts = [runtime.run(rows, [output])[output] for rows in batches(selection, COMPARED_ROWS, chunk_rows)]
+    finally:
+        runtime.close()
     if all(part.shape[1:] == parts[0].shape[1:] for part in parts):
         return np.concatenate(parts)
     return np.concatenate([part.reshape(-1) for part in parts])

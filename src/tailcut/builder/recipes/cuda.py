@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from tailcut.builder.host_capabilities import HostCapabilities
-from tailcut.builder.recipes.base import Precision, Result, Subject, Work, missing
-from tailcut.common.tensors import Array, Arrays
+from tailcut.builder.recipes import calibration
+from tailcut.builder.recipes.base import Precision, Recipe, Result, Subject, Work, missing
+from tailcut.common.tensors import Array
 from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import Deployment
-from tailcut.models.runtimes import bucketed
+from tailcut.models.runtimes import Runtime, bucketed
+from tailcut.registry.evidence import Settings
 
 NO_DEVICE = "not here: no CUDA device"
-COMPARED_ROWS = 256
 _TREES = "trees branch row by row, which a GPU does not speed up"
 
 
@@ -59,19 +61,9 @@ def sizes(deployment: Deployment) -> tuple[int, ...]:
     return bucketed.sizes(deployment.batching.max_rows)
 
 
-def answers(work: Work) -> tuple[Arrays, Callable[[Any], Array]]:
-    """Return selection rows, and what runs them through a runtime, gives the first output and closes it."""
-    rows = work.selection.take(min(COMPARED_ROWS, work.selection.rows))
-    output = work.manifest.deployment.judged
-
-    def run(runtime: Any) -> Array:
-        try:
-            found: Array = runtime.run(rows, [output])[output]
-            return found
-        finally:
-            runtime.close()
-
-    return rows, run
+def answers(work: Work, runtime: Runtime) -> Array:
+    """Run selection rows in one batch through a runtime, return the judged output and close it."""
+    return calibration.answers(runtime, work.selection, work.manifest.deployment.judged, calibration.COMPARED_ROWS)
 
 
 def difference(expected: Array, given: Array) -> dict[str, float]:
@@ -93,7 +85,7 @@ def difference(expected: Array, given: Array) -> dict[str, float]:
 
 def with_graphs(
     work: Work, runtime: str, settings: Mapping[str, Any], run: Callable[[Any], Array]
-) -> tuple[dict[str, Any], Array, dict[str, Any]]:
+) -> tuple[Settings, Array, dict[str, object]]:
     """Open the artifact with a graph per bucket, and without where the model cannot be captured.
 
     Returns:
@@ -118,7 +110,19 @@ def with_graphs(
     return dict(settings), found, {"graphs": [], "why_no_graphs": graphless}
 
 
-class OnnxCuda:
+def by_settings(work: Work, runtime: str, settings: Settings) -> Result:
+    """Take the base's file as it is; its settings make the variant.
+
+    Raises:
+        BuildError: it cannot be opened or run with them.
+    """
+    shutil.copyfile(work.base.path, work.path)
+    expected = answers(work, work.open(work.base))
+    settings, found, evidence = with_graphs(work, runtime, settings, partial(answers, work))
+    return Result({**evidence, "device": work.here.cuda[0], "difference": difference(expected, found)}, settings)
+
+
+class OnnxCuda(Recipe):
     """The exported model on a GPU, in the precision that it has (products in TF32 where the GPU offers it)."""
 
     name = "onnx-cuda"
@@ -138,8 +142,4 @@ class OnnxCuda:
         Raises:
             BuildError: onnxruntime cannot run it on the GPU.
         """
-        shutil.copyfile(work.base.path, work.path)
-        _, run = answers(work)
-        expected = run(work.open(work.base))
-        settings, found, evidence = with_graphs(work, self.runtime, {"provider": "cuda", "tf32": True}, run)
-        return Result({**evidence, "device": work.here.cuda[0], "difference": difference(expected, found)}, settings)
+        return by_settings(work, self.runtime, {"provider": "cuda", "tf32": True})

@@ -7,15 +7,16 @@ range or the tolerance, sums and powers, which leave it first, are kept in fp32.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.recipes import cuda
-from tailcut.builder.recipes.base import Precision, Result, Subject, Work, missing
+from tailcut.builder.recipes.base import Precision, Recipe, Result, Subject, Work, missing
 from tailcut.builder.recipes.graph_names import Numbered
 from tailcut.common.tensors import Array
 from tailcut.errors import BuildError, TailcutError
@@ -35,7 +36,7 @@ _CONVERTERS = "_cast_to_fp16"
 """End of the name that the converter gives an fp32 output which it casts down."""
 
 
-class Fp16:
+class Fp16(Recipe):
     """Half precision on a GPU by onnxruntime."""
 
     name = "fp16"
@@ -55,19 +56,18 @@ class Fp16:
         Raises:
             BuildError: no conversion works on the GPU or stays finite.
         """
-        _, run = cuda.answers(work)
-        expected = run(work.open(work.base))
+        expected = cuda.answers(work, work.open(work.base))
         plain = {"provider": "cuda"}
 
         def answers(file: Path) -> Array:
-            return run(work.open_file(file, self.runtime, plain))
+            return cuda.answers(work, work.open_file(file, self.runtime, plain))
 
         found = convert(Path(work.base.path), work.path, expected, answers)
-        settings, _, evidence = cuda.with_graphs(work, self.runtime, plain, run)
+        settings, _, evidence = cuda.with_graphs(work, self.runtime, plain, partial(cuda.answers, work))
         return Result({**found, **evidence, "device": work.here.cuda[0]}, settings)
 
 
-def convert(base: Path, path: Path, expected: Array, answers: Callable[[Path], Array]) -> dict[str, Any]:
+def convert(base: Path, path: Path, expected: Array, answers: Callable[[Path], Array]) -> dict[str, object]:
     """Write ``base`` in mixed precision.
 
     Args:
@@ -83,35 +83,55 @@ def convert(base: Path, path: Path, expected: Array, answers: Callable[[Path], A
         BuildError: no candidate could be converted and run with finite answers.
     """
     tolerance = ABSOLUTE + RELATIVE * float(np.abs(expected.astype(np.float64)).max(initial=0.0))
-    candidates: list[dict[str, Any]] = []
+    attempts: list[_Attempt] = []
     for kept in ((), GUARDED):
-        file = path.with_suffix(f".{len(candidates)}.onnx")
-        candidate: dict[str, Any] = {"kept_fp32": list(kept)}
-        try:
-            write(base, file, kept)
-            candidate |= {**cuda.difference(expected, answers(file)), "file": file}
-        except TailcutError as error:
-            candidate["failed"] = error.message
-        except Exception as error:  # the converter raises whatever onnx raises
-            candidate["failed"] = f"{type(error).__name__}: {error}"
-        candidates.append(candidate)
-        if candidate.get("max_abs", np.inf) <= tolerance:
+        file = path.with_suffix(f".{len(attempts)}.onnx")
+        attempts.append(_attempt(base, file, kept, lambda file: cuda.difference(expected, answers(file))))
+        if attempts[-1].max_abs <= tolerance:
             break
-    usable = [each for each in candidates if each.get("max_abs", np.inf) < np.inf]
-    shown = [{name: value for name, value in each.items() if name != "file"} for each in candidates]
-    if not usable:
+    best = min(attempts, key=lambda each: each.max_abs)
+    if best.max_abs == np.inf:
+        why = attempts[-1].failed or "its answers are NaN or infinite"
         raise BuildError(
-            f"the model does not work in half precision: {shown[-1].get('failed', 'its answers are NaN or infinite')}",
+            f"the model does not work in half precision: {why}",
             hint="bfloat16 has the range of fp32: try recipe bf16, or leave fp16 out with build.recipes",
         )
-    best = min(usable, key=lambda each: each["max_abs"])
-    best["file"].replace(path)
+    best.file.replace(path)
     return {
-        "kept_fp32": best["kept_fp32"],
-        "difference": {"max_abs": best["max_abs"], "mean_abs": best["mean_abs"], "tolerance": tolerance},
-        "candidates": shown,
+        "kept_fp32": list(best.kept),
+        "difference": {**best.difference, "tolerance": tolerance},
+        "candidates": [each.shown for each in attempts],
         "operators": operators(path),
     }
+
+
+class _Attempt(NamedTuple):
+    """A conversion: operators kept in fp32, its file, and the difference of its answers or why there is none."""
+
+    kept: tuple[str, ...]
+    file: Path
+    difference: Mapping[str, float] = {}
+    failed: str = ""
+
+    @property
+    def max_abs(self) -> float:
+        return self.difference.get("max_abs", np.inf)
+
+    @property
+    def shown(self) -> dict[str, object]:
+        return {"kept_fp32": list(self.kept), **(self.difference or {"failed": self.failed})}
+
+
+def _attempt(
+    base: Path, file: Path, kept: tuple[str, ...], difference_of: Callable[[Path], Mapping[str, float]]
+) -> _Attempt:
+    try:
+        write(base, file, kept)
+        return _Attempt(kept, file, difference_of(file))
+    except TailcutError as error:
+        return _Attempt(kept, file, failed=error.message)
+    except Exception as error:  # the converter raises whatever onnx raises
+        return _Attempt(kept, file, failed=f"{type(error).__name__}: {error}")
 
 
 def write(base: Path, path: Path, kept: tuple[str, ...]) -> None:

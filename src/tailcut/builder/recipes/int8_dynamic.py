@@ -11,8 +11,8 @@ products do better without are undone before (see ``kernels``).
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from tailcut.builder.recipes import calibration, kernels
 from tailcut.builder.recipes.base import OnnxInt8, Result, Work
@@ -35,7 +35,7 @@ class Int8Dynamic(OnnxInt8):
         return Result(make(work, Path(work.base.path)))
 
 
-def make(work: Work, base: Path) -> dict[str, Any]:
+def make(work: Work, base: Path) -> dict[str, object]:
     """Quantise the fp32 file ``base`` to ``work.path``; return the evidence. Errors are those from ``work.base``."""
     output = work.manifest.deployment.judged
     # Row by row, as it will be served.
@@ -52,7 +52,7 @@ def make(work: Work, base: Path) -> dict[str, Any]:
     return {**quantize(apart, work.path, saturates=work.here.saturates, error_of=error_of), "undone": undone}
 
 
-def quantize(base: Path, path: Path, *, saturates: bool, error_of: Callable[[Path], float]) -> dict[str, Any]:
+def quantize(base: Path, path: Path, *, saturates: bool, error_of: Callable[[Path], float]) -> dict[str, object]:
     """Quantise ``base`` per channel and per tensor, and keep the one that is closer to it.
 
     Args:
@@ -70,40 +70,28 @@ def quantize(base: Path, path: Path, *, saturates: bool, error_of: Callable[[Pat
     """
     prepared = path.with_suffix(".prepared.onnx")
     symbolic = prepare(base, prepared)
-    kinds = [(per_channel, reduce) for reduce in sorted({saturates, False}) for per_channel in (True, False)]
-    candidates = [_candidate(prepared, path, *kind, error_of) for kind in kinds]
-    usable = [each for each in candidates if "file" in each and each["reduce_range"] == saturates]
+    candidates = []
+    for reduce_range in sorted({saturates, False}):
+        for per_channel in (True, False):
+            file = path.with_suffix(f".{per_channel:d}{reduce_range:d}.onnx")
+            write = partial(_quantize, prepared, file, per_channel, reduce_range)
+            choice = {"per_channel": per_channel, "reduce_range": reduce_range}
+            candidates.append(calibration.attempt(choice, file, write, error_of))
+    usable = [each for each in candidates if not each.failed and each.choice["reduce_range"] == saturates]
     if not usable:
         raise BuildError(
-            f"onnxruntime could not quantise the model: {candidates[0].get('failed', 'no candidate was built')}",
+            f"onnxruntime could not quantise the model: {candidates[0].failed or 'no candidate was built'}",
             hint="leave int8-dynamic out with --recipes onnx, and report the model's operators",
         )
-    best = min(usable, key=lambda each: each["mean_abs_error"])
-    counts = _operators(best["file"])
-    best["file"].replace(path)
+    best = min(usable, key=lambda each: each.error)
+    counts = _operators(best.file)
+    best.file.replace(path)
     return {
-        "per_channel": best["per_channel"],
-        "reduce_range": best["reduce_range"],
-        "mean_abs_error": best["mean_abs_error"],
-        "candidates": [{name: value for name, value in each.items() if name != "file"} for each in candidates],
+        **best.shown,
+        "candidates": [each.shown for each in candidates],
         "symbolic_shapes": symbolic,
         "operators": counts,
     }
-
-
-def _candidate(
-    prepared: Path, path: Path, per_channel: bool, reduce_range: bool, error_of: Callable[[Path], float]
-) -> dict[str, Any]:
-    """Build one candidate and measure it; a failure of the quantizer is recorded, not raised."""
-    file = path.with_suffix(f".{per_channel:d}{reduce_range:d}.onnx")
-    candidate: dict[str, Any] = {"per_channel": per_channel, "reduce_range": reduce_range}
-    try:
-        _quantize(prepared, file, per_channel, reduce_range)
-        return {**candidate, "mean_abs_error": error_of(file), "file": file}
-    except BuildError:
-        raise
-    except Exception as error:  # onnxruntime's quantizer raises whatever its passes raise
-        return {**candidate, "failed": f"{type(error).__name__}: {error}"}
 
 
 def mean_abs_error(expected: Array, given: Array) -> float:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tailcut.builder.host_capabilities import HostCapabilities
-from tailcut.builder.recipes import cuda, int8_static, onnx_export
-from tailcut.builder.recipes.base import TREES, Precision, Result, Subject, Work, missing
+from tailcut.builder.recipes import calibration, cuda, int8_static, onnx_export
+from tailcut.builder.recipes.base import TREES, Precision, Recipe, Result, Subject, Work, missing
 from tailcut.builder.recipes.graph_names import free, taken
 from tailcut.common.tensors import Array, Arrays
 from tailcut.errors import BuildError, DoesNotApply, TailcutError
@@ -41,7 +41,7 @@ _BATCH_ROWS = 8
 _TRAIN_HINT = "build.train is (module) -> None: it trains the module in place and returns nothing"
 
 
-class Int8Qat:
+class Int8Qat(Recipe):
     """INT8 weights and activations, the model fine-tuned to live with them."""
 
     name = "int8-qat"
@@ -104,7 +104,7 @@ def _train(manifest: Manifest) -> Callable[[Any], None]:
     return train
 
 
-def train_and_export(work: Work, train: Callable[[Any], None], bits: int) -> dict[str, Any]:
+def train_and_export(work: Work, train: Callable[[Any], None], bits: int) -> dict[str, object]:
     """Write the quantised graph to ``work.path``; evidence of how.
 
     Args:
@@ -117,7 +117,7 @@ def train_and_export(work: Work, train: Callable[[Any], None], bits: int) -> dic
 
     module = _module(work)
     inputs = [tensor.name for tensor in work.manifest.deployment.model.inputs]
-    rows = work.selection.take(min(cuda.COMPARED_ROWS, work.selection.rows))
+    rows = work.selection.take(min(calibration.COMPARED_ROWS, work.selection.rows))
     plain = _answers(module, rows, inputs)
     torch.manual_seed(_SEED)
     layers = qat.calibrate(module, qat.insert(module, bits), _batches(work, inputs), in_order(module, inputs))
@@ -147,7 +147,7 @@ def train_and_export(work: Work, train: Callable[[Any], None], bits: int) -> dic
     }
 
 
-def _export(work: Work, module: torch.nn.Module, layers: list[QuantisedLayer], bits: int) -> dict[str, Any]:
+def _export(work: Work, module: torch.nn.Module, layers: list[QuantisedLayer], bits: int) -> dict[str, object]:
     """Export with the learned ranges; batch normalisation is folded into float weights, which are rounded then."""
     from tailcut.builder.recipes import qat
 
@@ -199,8 +199,7 @@ def _parity(work: Work, trained: Array) -> dict[str, float]:
     Raises:
         BuildError: they differ by more than rounding.
     """
-    _, run = cuda.answers(work)
-    found = cuda.difference(trained, run(work.open_file(Path(work.path), Int8Qat.runtime)))
+    found = cuda.difference(trained, cuda.answers(work, work.open_file(work.path, Int8Qat.runtime)))
     spread = max(float(np.ptp(trained.astype(np.float64))), 1e-6)
     if not found["mean_abs"] <= PARITY * spread:
         raise BuildError(

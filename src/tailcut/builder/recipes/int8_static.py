@@ -14,6 +14,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ class Int8Static(OnnxInt8):
 
 def quantize(
     base: Path, path: Path, selection: Holdout, *, saturates: bool, error_of: Callable[[Path], float]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Quantise ``base`` with every calibration method and keep the one that is closest to it.
 
     Args:
@@ -89,21 +90,21 @@ def quantize(
     rows = min(ROWS, selection.rows)
     spreads = calibration.observe(prepared, plan.tensors, calibration.batches(selection, rows), path.parent)
 
-    def candidate(method: str, outputs: bool) -> dict[str, Any]:
-        return _candidate(
-            prepared, path, plan, calibration.ranges(spreads, method), error_of, saturates, method, outputs
-        )
+    def candidate(method: str, outputs: bool) -> calibration.Attempt:
+        file = path.with_suffix(f".{method.replace(' ', '-')}-{outputs:d}.onnx")
+        found = calibration.ranges(spreads, method)
+        write = partial(_quantize, prepared, file, plan, found, saturates, outputs)
+        return calibration.attempt({"method": method, "outputs_quantised": outputs}, file, write, error_of)
 
     best, candidates = _best(candidate, plan.outputs)
-    best["file"].replace(path)
+    best.file.replace(path)
     return {
-        "method": best["method"],
-        "outputs_quantised": best["outputs_quantised"],
+        **best.choice,
         "reduce_range": saturates,
         "per_channel": True,
         "weights_of_one_scale": len(plan.stacked),
         "calibration_rows": rows,
-        "candidates": [{name: value for name, value in each.items() if name != "file"} for each in candidates],
+        "candidates": [each.shown for each in candidates],
         "symbolic_shapes": symbolic,
         "attention_products_left": len(plan.products),
         "mask_constants_tamed": plan.masks,
@@ -112,40 +113,18 @@ def quantize(
 
 
 def _best(
-    candidate: Callable[[str, bool], dict[str, Any]], outputs: bool
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    candidate: Callable[[str, bool], calibration.Attempt], outputs: bool
+) -> tuple[calibration.Attempt, list[calibration.Attempt]]:
     """Try every method, and the other choice of ``outputs`` with the best; return the best and all of them."""
-    candidates = [candidate(method, outputs) for method in calibration.METHODS]
-    usable = [each for each in candidates if "file" in each]
-    if not usable:
+    candidates = {method: candidate(method, outputs) for method in calibration.METHODS}
+    method, best = min(candidates.items(), key=lambda each: each[1].error)
+    if best.failed:
         raise BuildError(
-            f"onnxruntime could not quantise the model: {candidates[0]['failed']}",
+            f"onnxruntime could not quantise the model: {best.failed}",
             hint="leave int8-static out with --recipes onnx, and report the model's operators",
         )
-    best = min(usable, key=lambda each: each["mean_abs_error"])
-    other = candidate(best["method"], not outputs)
-    candidates.append(other)
-    return min((best, other), key=lambda each: each.get("mean_abs_error", np.inf)), candidates
-
-
-def _candidate(
-    prepared: Path,
-    path: Path,
-    plan: QuantisationPlan,
-    found: Mapping[str, calibration.Range],
-    error_of: Callable[[Path], float],
-    saturates: bool,
-    method: str,
-    outputs: bool,
-) -> dict[str, Any]:
-    """Build one candidate and measure it; a failure of the quantizer is recorded, not raised."""
-    file = path.with_suffix(f".{method.replace(' ', '-')}-{outputs:d}.onnx")
-    candidate: dict[str, Any] = {"method": method, "outputs_quantised": outputs}
-    try:
-        _quantize(prepared, file, plan, found, saturates, outputs)
-        return {**candidate, "mean_abs_error": error_of(file), "file": file}
-    except Exception as error:  # onnxruntime's quantizer raises whatever its passes raise
-        return {**candidate, "failed": f"{type(error).__name__}: {error}"}
+    other = candidate(method, not outputs)
+    return min((best, other), key=lambda each: each.error), [*candidates.values(), other]
 
 
 def _quantize(

@@ -7,6 +7,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,17 @@ import msgspec
 from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.quality import export_check
 from tailcut.builder.recipes import kernels, onnx_export, trees
-from tailcut.builder.recipes.base import Precision, Result, Subject, Work, missing
+from tailcut.builder.recipes.base import Precision, Recipe, Result, Subject, Work, missing
+from tailcut.builder.speed.interleaving import take_turns
 from tailcut.common.runtime_spec import spec_of
 from tailcut.common.tensors import Arrays
 from tailcut.errors import BuildError
 from tailcut.models.runtimes import Runtime
 from tailcut.models.runtimes.live import source_of
+from tailcut.registry.evidence import RecipeEvidence
 
 
-class Onnx:
+class Onnx(Recipe):
     """The source model in onnxruntime: a torch module exported, a model on tables by ``recipes.trees``."""
 
     name = "onnx"
@@ -73,13 +76,8 @@ class Onnx:
             work.selection,
             model.outputs,
         )
-        return Result(
-            {
-                **found,
-                "parity": {"absolute": export_check.ABSOLUTE, "relative": export_check.RELATIVE, "found": compared},
-                "fusions": try_fusions(work, module, run),
-            }
-        )
+        found |= {"parity": compared, "fusions": try_fusions(work, module, run)}
+        return Result(found, evidence=RecipeEvidence(exact=True))
 
 
 # -- Fusions -----------------------------------------------------------------------------------------------------------
@@ -109,7 +107,7 @@ def attention_layers(model: Any) -> int:
     return sum(node.op_type == "Softmax" and node.output[0] in factors for node in graph.node)
 
 
-def try_fusions(work: Work, module: Any, answers: Callable[[Runtime], export_check.Run]) -> dict[str, Any]:
+def try_fusions(work: Work, module: Any, answers: Callable[[Runtime], export_check.Run]) -> dict[str, object]:
     """Replace the file at ``work.path`` by a faster form of the model, if there is one.
 
     Args:
@@ -131,7 +129,7 @@ def try_fusions(work: Work, module: Any, answers: Callable[[Runtime], export_che
         "fused": lambda: fused(work, module, layers),
         "norms apart": lambda: onnx.load(str(work.path)),
     }
-    found: dict[str, Any] = {"layers": layers, "failed": {}}
+    failed: dict[str, str] = {}
     for form, make in forms.items():
         file = work.folder / f"{work.path.stem}.{form.replace(' ', '-')}.onnx"
         try:
@@ -140,20 +138,15 @@ def try_fusions(work: Work, module: Any, answers: Callable[[Runtime], export_che
             onnx.save(model, str(file))
             export_check.check(source, answers(work.open_file(file, "onnxruntime")), work.selection, outputs)
         except Exception as error:  # exporters, fusions and sessions raise whatever their passes raise
-            found["failed"][form] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            failed[form] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
             continue
         ratio = time_ratio(work, file)
         kept = form if ratio < GAIN else "plain"
         if kept != "plain":
             file.replace(work.path)
-        return {
-            **found,
-            "status": "fused" if kept == "fused" else "unfused",
-            "kept": kept,
-            "norms": norms,
-            "ratio": ratio,
-        }
-    return {**found, "status": "unfused", "kept": "plain"}
+        status = "fused" if kept == "fused" else "unfused"
+        return {"layers": layers, "failed": failed, "status": status, "kept": kept, "norms": norms, "ratio": ratio}
+    return {"layers": layers, "failed": failed, "status": "unfused", "kept": "plain"}
 
 
 def fused(work: Work, module: Any, layers: int) -> Any:
@@ -245,15 +238,17 @@ def _scripted(work: Work, module: Any) -> Path:
 
 def time_ratio(work: Work, file: Path) -> float:
     """Time a file beside the one at ``work.path``, in turns, on single rows with one thread; the rounds' median."""
-    runtimes = [work.open_file(each, "onnxruntime") for each in (work.path, file)]
-    ratios = []
-    for number in range(ROUNDS + 1):
-        order = runtimes if number % 2 else runtimes[::-1]
-        taken = {each: statistics.median(timed(each, work, place) for place in range(_CALLS)) for each in order}
-        ratios.append(taken[runtimes[1]] / taken[runtimes[0]])
-    for runtime in runtimes:
+    plain, other = (work.open_file(each, "onnxruntime") for each in (work.path, file))
+    blocks = {each: partial(_block, each, work) for each in (plain, other)}
+    taken_ms = take_turns(blocks, least=ROUNDS + 1, most=ROUNDS + 1, budget_s=0.0)
+    for runtime in blocks:
         runtime.close()
+    ratios = [mine / theirs for mine, theirs in zip(taken_ms[other], taken_ms[plain], strict=True)]
     return statistics.median(ratios[1:])  # the first round warms up
+
+
+def _block(runtime: Runtime, work: Work) -> float:
+    return statistics.median(timed(runtime, work, place) for place in range(_CALLS))
 
 
 def timed(runtime: Runtime, work: Work, place: int) -> float:

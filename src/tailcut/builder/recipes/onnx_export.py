@@ -42,7 +42,7 @@ def export(
     inputs: tuple[TensorSpec, ...],
     outputs: tuple[TensorSpec, ...],
     path: Path,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Export ``module`` and write one .onnx file.
 
     Returns:
@@ -78,7 +78,9 @@ def export(
     return _write(_renamed(made.model_proto, inputs, outputs), inputs, outputs, path)
 
 
-def copy(source: Path, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], path: Path) -> dict[str, Any]:
+def copy(
+    source: Path, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], path: Path
+) -> dict[str, object]:
     """Take an .onnx file as it is, where that is the source model.
 
     Raises:
@@ -139,7 +141,9 @@ def ordered(module: torch.nn.Module, names: list[str]) -> torch.nn.Module:
     return Ordered().eval()
 
 
-def _write(model: Any, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], path: Path) -> dict[str, Any]:
+def _write(
+    model: Any, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], path: Path
+) -> dict[str, object]:
     """Check the batch, leave out what names this machine's files, and write."""
     import onnx
 

@@ -7,16 +7,17 @@ from typing import Any
 
 from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.quality import export_check
-from tailcut.builder.recipes.base import Precision, Result, Subject, Work, missing
+from tailcut.builder.recipes.base import Precision, Recipe, Result, Subject, Work, missing
 from tailcut.errors import BuildError
 from tailcut.models.runtimes import Runtime
 from tailcut.models.runtimes.floats import subnormals_kept
+from tailcut.registry.evidence import RecipeEvidence
 
 MACHINES = frozenset({"x86_64", "AMD64", "aarch64", "arm64"})
 """That OpenVINO's CPU plugin is built for."""
 
 
-class OpenVino:
+class OpenVino(Recipe):
     """The model in OpenVINO, fp32."""
 
     name = "openvino"
@@ -49,15 +50,10 @@ class OpenVino:
         base, made = work.open(work.base), work.open_file(work.path, self.runtime)
         outputs = work.manifest.deployment.model.outputs
         compared = export_check.check(answers(base), answers(made), work.selection, outputs)
-        return Result(
-            {
-                **found,
-                "parity": {"absolute": export_check.ABSOLUTE, "relative": export_check.RELATIVE, "found": compared},
-            }
-        )
+        return Result({**found, "parity": compared}, evidence=RecipeEvidence(exact=True))
 
 
-def convert(source: Path, path: Path, folder: Path) -> dict[str, Any]:
+def convert(source: Path, path: Path, folder: Path) -> dict[str, object]:
     """Write ``source`` (.onnx) as an .ovir file.
 
     Raises:

@@ -11,7 +11,7 @@ from typing import Any
 
 from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.recipes import openvino
-from tailcut.builder.recipes.base import TREES, Precision, Result, Subject, Work, missing
+from tailcut.builder.recipes.base import TREES, Precision, Recipe, Result, Subject, Work, missing
 from tailcut.errors import BuildError
 from tailcut.models.runtimes.floats import subnormals_kept
 
@@ -22,7 +22,7 @@ _SMOOTH = 0.95
 _HOPS = frozenset({"Reshape", "Transpose", "Unsqueeze", "Squeeze", "Convert", "Multiply"})
 
 
-class OpenVinoInt8:
+class OpenVinoInt8(Recipe):
     """The model in OpenVINO, weights and activations in 8 bits."""
 
     name = "openvino-int8"
@@ -50,7 +50,7 @@ class OpenVinoInt8:
             return Result(_make(work))
 
 
-def _make(work: Work) -> dict[str, Any]:
+def _make(work: Work) -> dict[str, object]:
     model = openvino.read(Path(work.base.path))
     transformer = is_transformer(model)
     try:

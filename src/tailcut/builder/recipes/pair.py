@@ -20,7 +20,7 @@ import numpy as np
 from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.quality import judging, scoring
-from tailcut.builder.recipes.base import Precision, Result, Subject, Work
+from tailcut.builder.recipes.base import Precision, Recipe, Result, Subject, Work
 from tailcut.builder.records import Made
 from tailcut.builder.speed.interleaving import take_turns
 from tailcut.common.tensors import Arrays
@@ -46,7 +46,7 @@ _SCREENED = 1000
 _HINT = "the single variants are still built and judged"
 
 
-class Pair:
+class Pair(Recipe):
     """Two of the variants made so far, switched by the length of the input."""
 
     name = "pair"

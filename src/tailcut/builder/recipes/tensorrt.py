@@ -21,13 +21,14 @@ import numpy as np
 
 from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.recipes import cuda, fp16
-from tailcut.builder.recipes.base import Precision, Result, Subject, Work, missing
+from tailcut.builder.recipes.base import Precision, Recipe, Result, Subject, Work, missing
 from tailcut.common.tensors import Array
 from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import TensorSpec
 from tailcut.models.runtimes import bucketed
 from tailcut.models.runtimes._device import Device, load_cudart
 from tailcut.models.runtimes.tensorrt import load_tensorrt
+from tailcut.registry.evidence import Settings
 from tailcut.system.machine import read_machine
 
 WORKSPACE_BYTES = 4 << 30
@@ -36,7 +37,7 @@ Shapes = dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
 """Least, usual and largest shape of each input."""
 
 
-class TensorRT:
+class TensorRT(Recipe):
     """An engine of this GPU and this version of TensorRT."""
 
     name = "tensorrt"
@@ -57,22 +58,25 @@ class TensorRT:
         Raises:
             BuildError: TensorRT cannot build or run either; names the operator where it is one.
         """
-        _, run = cuda.answers(work)
-        expected = run(work.open(work.base))
-        attempts: list[dict[str, Any]] = []
+        expected = cuda.answers(work, work.open(work.base))
+        attempts: list[dict[str, object]] = []
+        failed = ""
         for precision in ("fp16", "fp32"):
             try:
                 graph, how = typed(work, precision)
                 found, settings = _engine(work, graph, precision)
-                difference = cuda.difference(expected, run(work.open_file(work.path, self.runtime, settings)))
+                given = cuda.answers(work, work.open_file(work.path, self.runtime, settings))
+                difference = cuda.difference(expected, given)
             except TailcutError as error:
-                attempts.append({"precision": precision, "failed": error.message})
+                failed = error.message
+                attempts.append({"precision": precision, "failed": failed})
                 continue
+            failed = ""
             attempts.append({"precision": precision, "converted_by": how, **difference})
             if difference["max_abs"] < np.inf:
                 return Result({**found, "difference": difference, "attempts": attempts}, settings)
         raise BuildError(
-            f"TensorRT could not build the model: {attempts[-1].get('failed', 'its answers are NaN or infinite')}",
+            f"TensorRT could not build the model: {failed or 'its answers are NaN or infinite'}",
             hint="leave tensorrt out with build.recipes; onnx-cuda and fp16 run operators that TensorRT lacks",
         )
 
@@ -112,7 +116,7 @@ def shapes(inputs: tuple[TensorSpec, ...], rows: int, seen: Mapping[str, Array])
     return found
 
 
-def _engine(work: Work, graph: Path, precision: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _engine(work: Work, graph: Path, precision: str) -> tuple[dict[str, object], Settings]:
     """Build the engine; return evidence and the variant's settings."""
     tensorrt = load_tensorrt()
     deployment = work.manifest.deployment

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import shutil
-from typing import Any
 
 from tailcut.builder.host_capabilities import HostCapabilities
 from tailcut.builder.recipes import cuda
-from tailcut.builder.recipes.base import Precision, Result, Subject, Work
+from tailcut.builder.recipes.base import Precision, Recipe, Result, Subject, Work
 from tailcut.errors import BuildError, TailcutError
 from tailcut.models.runtimes import bucketed
 
 FREE = "is compiled for fixed shapes: tensor {name!r} has a free dimension besides the batch"
 
 
-class TorchCompile:
+class TorchCompile(Recipe):
     """torch.compile for fixed shapes, products in TF32, graphs as in ``runtimes.compiled``."""
 
     name = "torch-compile"
@@ -39,23 +38,17 @@ class TorchCompile:
             BuildError: it cannot be compiled and captured either way.
         """
         shutil.copyfile(work.base.path, work.path)
-        _, run = cuda.answers(work)
-        expected = run(work.open(work.base))
-        wanted: dict[str, Any] = {
-            "device": "cuda",
-            "compile": True,
-            "tf32": True,
-            "buckets": list(cuda.sizes(work.manifest.deployment)),
-        }
+        expected = cuda.answers(work, work.open(work.base))
+        buckets = list(cuda.sizes(work.manifest.deployment))
         failed = ""
         for fullgraph in (True, False):
-            settings = {**wanted, "fullgraph": fullgraph}
+            settings = {"device": "cuda", "compile": True, "tf32": True, "buckets": buckets, "fullgraph": fullgraph}
             try:
-                found = run(work.open_file(work.path, self.runtime, settings))
+                found = cuda.answers(work, work.open_file(work.path, self.runtime, settings))
             except TailcutError as error:
                 failed = error.message
                 continue
-            evidence = {"fullgraph": fullgraph, "graphs": wanted["buckets"], "device": work.here.cuda[0]}
+            evidence = {"fullgraph": fullgraph, "graphs": buckets, "device": work.here.cuda[0]}
             broke = {} if fullgraph else {"why_not_fullgraph": failed}
             return Result({**evidence, **broke, "difference": cuda.difference(expected, found)}, settings)
         raise BuildError(failed, hint="leave torch-compile out with build.recipes, and try bf16 or tensorrt")

@@ -109,7 +109,7 @@ def _runner(runtime: Any, output: TensorSpec) -> Run:
     return run
 
 
-def _on_holdout(inputs: Arrays, source: Array, given: Run, single: bool) -> dict[str, Any]:
+def _on_holdout(inputs: Arrays, source: Array, given: Run, single: bool) -> dict[str, object]:
     other = given(inputs)
     if source.shape != other.shape:
         raise BuildError(
@@ -130,7 +130,7 @@ def _on_holdout(inputs: Arrays, source: Array, given: Run, single: bool) -> dict
 
 def _at_edges(
     tensors: Sequence[TensorSpec], background: Arrays, expected: Run, given: Run, answers: Array, single: bool
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Compare on rows at the edges of the inputs; what the source refuses has no answer here either."""
     from tailcut.builder.tables.comparing import wrong_rows
     from tailcut.builder.tables.edges import answered, edges

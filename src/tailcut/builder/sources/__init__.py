@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from tailcut.builder import limits
 from tailcut.builder.calling import call
@@ -70,7 +70,7 @@ def make(work_folder: Path, manifest: Manifest, selection: Holdout) -> Found:
                 trees=source.trees(model),
                 path=str(artifact),
                 settings=dict(result.settings),
-                found=dict(result.found),
+                found=result.recipe(),
                 live_code=(reference,) if runtime in LIVE else result.code,
             )
             return _compared(found, model, path, manifest, selection)
@@ -95,23 +95,22 @@ def _compared(found: Found, model: Any, path: Path | None, manifest: Manifest, s
     except ArtifactError as error:
         raise BuildError(error.message, hint=error.hint) from error
     names = [tensor.name for tensor in section.outputs]
-    evidence: dict[str, Any] = {}
     try:
         if found.kind not in {"torch", "onnx"}:
             _check_shape(runtime, selection, section.outputs[0])
         if path is not None and path.is_dir():
             own: reference.Call = lambda inputs: runtime.run(inputs, names)  # noqa: E731
-            evidence["reference"] = folder_answers.check(path, runtime, manifest)
+            compared = folder_answers.check(path, runtime, manifest)
         else:
             own = reference.caller(model, path, section)
-            evidence["reference"] = reference.check(own, runtime, selection, section, variant=found.variant)
+            compared = reference.check(own, runtime, selection, section, variant=found.variant)
         found_limits = limits.find(model, own, selection, section, path)
         if path is not None and path.is_dir():
-            found_limits = msgspec.structs.replace(found_limits, bounds=[*found_limits.bounds, MASK])
-        evidence["limits"] = msgspec.to_builtins(found_limits)
+            found_limits = replace(found_limits, bounds=[*found_limits.bounds, MASK])
     finally:
         runtime.close()
-    return msgspec.structs.replace(found, found={**found.found, **evidence})
+    made = replace(found.found, details={**found.found.details, "reference": compared})
+    return replace(found, found=made, limits=found_limits)
 
 
 def _check_shape(runtime: Runtime, selection: Holdout, output: TensorSpec) -> None:

@@ -9,9 +9,11 @@ from typing import Any
 
 import msgspec
 
+from tailcut.builder.bounds import FoundBounds
 from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.builder.recipes.base import Result
 from tailcut.manifest import Manifest
+from tailcut.registry.evidence import RecipeEvidence, Settings
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,7 +26,8 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
         trees: whether the model is an ensemble of trees.
         path: the artifact.
         settings: of the runtime.
-        found: evidence.
+        found: how it was made.
+        limits: that it proves of its inputs.
         live_code: references to code that it cannot be opened without; empty where the artifact is enough.
     """
 
@@ -33,8 +36,9 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     runtime: str
     trees: bool = False
     path: str
-    settings: dict[str, Any] = {}
-    found: dict[str, Any] = {}
+    settings: Settings = {}
+    found: RecipeEvidence = RecipeEvidence()
+    limits: FoundBounds = FoundBounds()
     live_code: tuple[str, ...] = ()
 
 

@@ -15,6 +15,7 @@ from tailcut.builder.sources.base import SourceKind, SourceWork
 from tailcut.common.tensors import NUMPY_OF
 from tailcut.errors import BuildError
 from tailcut.manifest import TensorSpec
+from tailcut.registry.evidence import RecipeEvidence
 
 _EXACT = 2**24
 """Whole numbers up to this one are exact in float32."""
@@ -52,7 +53,7 @@ class BoosterSource(SourceKind):
         classes = _tables.classes(work.model)
         # Of two classes a booster itself may give the probability of one.
         settings = {"classes": True} if classes or library.is_binary(booster) else {}
-        return Result({**size, "classes": classes}, settings)
+        return Result(size, settings, RecipeEvidence(classes=classes))
 
 
 def _refuse_rounded(booster: Any, tensors: Sequence[TensorSpec]) -> None:

@@ -8,7 +8,9 @@ from typing import Any
 from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.builder.recipes.base import Result
 from tailcut.builder.sources.base import SourceKind, SourceWork
+from tailcut.common.scalars import Scalar
 from tailcut.errors import BuildError, TailcutError
+from tailcut.registry.evidence import RecipeEvidence
 
 
 class HuggingFaceSource(SourceKind):
@@ -51,13 +53,15 @@ class HuggingFaceSource(SourceKind):
                 "modules": [stage.kind for stage in folder.stages],
                 **({"activation": folder.head.activation} if folder.head else {}),
                 **({"prompt": folder.texts.prompt} if folder.texts.prompt else {}),
-                **({"warnings": list(folder.warnings)} if folder.warnings else {}),
-                **_classes(folder.head.labels if folder.head else (), work.selection),
-            }
+            },
+            evidence=RecipeEvidence(
+                classes=_classes(folder.head.labels if folder.head else (), work.selection),
+                warnings=list(folder.warnings),
+            ),
         )
 
 
-def _classes(names: tuple[str, ...], selection: Holdout) -> dict[str, list[str]]:
+def _classes(names: tuple[str, ...], selection: Holdout) -> list[Scalar] | None:
     """Return the folder's names of the classes where the holdout's labels are text, which must then be these."""
     texts = selection.labels is not None and selection.labels.dtype.kind in "UO"
-    return {"classes": list(names)} if names and texts else {}
+    return list(names) if names and texts else None

@@ -8,50 +8,38 @@ source when it was made, and an ONNX file needs no code of the user's.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
 from tailcut.builder.limits import FoundBounds as Limits
 from tailcut.builder.recipes import catalog
 from tailcut.builder.records import Made, openable
 from tailcut.builder.sources import SOURCES, Found, SourceKind, source_file
-from tailcut.common.scalars import Scalar
 from tailcut.errors import BuildError, TailcutError
 from tailcut.manifest import Manifest, TensorSpec, resolve
 from tailcut.models.runtimes import open_runtime
 from tailcut.models.runtimes.live import LIVE, own_types, source_of
 from tailcut.models.runtimes.skops import load
-from tailcut.models.runtimes.tuning import without_tuned
+from tailcut.models.tuning import without_tuned
 from tailcut.registry import Registry, Version
+from tailcut.registry.evidence import RecipeEvidence
 
 _TREES = frozenset({"lightgbm", "xgboost"})
 
 
-class RegistryBase(msgspec.Struct, frozen=True, kw_only=True):
-    """The variants of a version's base that can be opened here.
-
-    Attributes:
-        version: its id.
-        variants: the reference of every verdict first.
-        classes: of the model, in the order of its columns; None where it has none.
-        limits: that the model proves of its inputs.
-    """
-
-    version: str
-    variants: list[Found]
-    classes: list[Scalar] | None = None
-    limits: Limits = Limits()
-
-
-def fetch(folder: Path, manifest: Manifest, version: str = "promoted") -> RegistryBase:
+def fetch(folder: Path, manifest: Manifest, version: str = "promoted") -> list[Found]:
     """Copy the artifacts of a version's portable base out of the manifest's registry, checked.
 
     Args:
         folder: where the artifacts go, named as recipes name theirs.
         manifest: names the registry and the model.
         version: "promoted", "latest" or an id.
+
+    Returns:
+        those that can be opened here, the reference of every verdict first. What is known of the source model, its
+        classes and limits, is this one's.
 
     Raises:
         ArtifactError: there is no such version, or an artifact is missing or corrupt.
@@ -75,17 +63,18 @@ def fetch(folder: Path, manifest: Manifest, version: str = "promoted") -> Regist
         if reason := _not_here(made, manifest):
             why[name] = reason
             continue
-        evidence = {"version": record.id, "sha256": kept.sha256, **({"instead_of": dict(why)} if why else {})}
-        found.append(_found(made, record, manifest, evidence))
+        origin = {"version": record.id, "sha256": kept.sha256, **({"instead_of": dict(why)} if why else {})}
+        found.append(_found(made, record, manifest, RecipeEvidence(details={"from_registry": origin})))
     if not found:
         said = "; ".join(f"{name}: {reason}" for name, reason in why.items())
         raise BuildError(
             f"no base variant of {record.model!r} version {record.id} can be opened here: {said}",
             hint="install what is missing, or run `tailcut build` from model.source",
         )
-    recipe = record.variants[record.source].evidence.get("recipe", {})
-    limits = msgspec.convert(recipe.get("limits", {}), Limits)
-    return RegistryBase(version=record.id, variants=found, classes=recipe.get("classes"), limits=limits)
+    first, *others = found
+    classes = record.variants[record.source].evidence.recipe.classes
+    limits = Limits(bounds=list(record.evidence.bounds), sizes=record.evidence.table_sizes)
+    return [replace(first, found=replace(first.found, classes=classes), limits=limits), *others]
 
 
 def _names(record: Version) -> Iterable[str]:
@@ -118,7 +107,7 @@ def _not_here(made: Made, manifest: Manifest) -> str:
     return ""
 
 
-def _found(made: Made, record: Version, manifest: Manifest, evidence: Mapping[str, object]) -> Found:
+def _found(made: Made, record: Version, manifest: Manifest, evidence: RecipeEvidence) -> Found:
     source = _source(made.name, made.runtime, manifest)
     if made.runtime == "skops":
         trees = source.trees(load(Path(made.path), own_types(manifest)))
@@ -133,8 +122,8 @@ def _found(made: Made, record: Version, manifest: Manifest, evidence: Mapping[st
         trees=trees,
         path=made.path,
         settings=made.settings,
-        found={"from_registry": evidence},
-        live_code=record.live_code(made.name),
+        found=evidence,
+        live_code=record.variants[made.name].live_code,
     )
 
 

@@ -27,6 +27,7 @@ from tailcut.manifest import TensorSpec
 from tailcut.models.runtimes.live import own_types
 from tailcut.models.runtimes.sklearn import write_probes
 from tailcut.models.runtimes.skops import PROBES, OwnTypes, load, load_skops, reference_of, unknown_types
+from tailcut.registry.evidence import RecipeEvidence
 
 _COMPARED_ROWS = 4096
 """Rows on which the stored estimator must give the same bits as the user's object."""
@@ -86,10 +87,9 @@ class SklearnSource(SourceKind):
         return Result(
             {
                 "estimator": type(_tables.final(work.model)).__name__,
-                "not_stored": why_not,
                 "probe_rows": len(answered),
-                "classes": classes,
             },
+            evidence=RecipeEvidence(classes=classes, not_stored=why_not),
             runtime=runtime,
             code=tuple(code),
         )

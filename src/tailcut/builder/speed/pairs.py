@@ -7,9 +7,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import msgspec
-
 from tailcut.gate.sequential import LEAST, NOTHING, Interval, Look, interval
+from tailcut.registry.evidence import Round
 
 DISTURBED = 0.1
 """Cores that other processes take, or a hypervisor, in a round beyond what they take in the variant's median round."""
@@ -19,30 +18,6 @@ _LEFT_OUT = 3
 
 _LEAST_MS = 1e-6
 """CPU time below it was not seen by the clock."""
-
-
-class Round(msgspec.Struct, frozen=True, kw_only=True):
-    """One variant in one round.
-
-    Attributes:
-        number: of the round; variants with the same number were measured one after the other.
-        latency_ms: at the SLO's percentile; a request without an answer counts as long as its deadline.
-        p50_ms: median of the same.
-        errors: share of requests without an answer.
-        cpu_ms: of the server, per request.
-        gpu_ms: that the variant's executors held the GPU, per request; None where it runs on none.
-        others: cores that other processes and the hypervisor took meanwhile.
-        excess: largest ratio to its limit of the SLO's other percentiles; 0 where it names no other.
-    """
-
-    number: int
-    latency_ms: float
-    p50_ms: float
-    errors: float
-    cpu_ms: float
-    gpu_ms: float | None = None
-    others: float = 0.0
-    excess: float = 0.0
 
 
 class Standing(NamedTuple):

@@ -12,29 +12,31 @@ import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
-import msgspec
-
 from tailcut.builder.speed import verdicts
 from tailcut.builder.speed.interleaving import turn
-from tailcut.builder.speed.pairs import UNSEEN, Round, Standing, look
-from tailcut.builder.speed.verdicts import CHEAPER, ERROR, MARGIN, Choice, Cost, Outcome, SpeedVerdict
+from tailcut.builder.speed.pairs import UNSEEN, Standing, look
+from tailcut.builder.speed.verdicts import CHEAPER, ERROR, MARGIN
 from tailcut.common.slo import LatencyObjective
 from tailcut.errors import TailcutError
 from tailcut.gate.sequential import LEAST, Interval, schedule
 from tailcut.manifest import CostSettings as Prices
+from tailcut.registry.evidence import (
+    PASSED,
+    Choice,
+    Cost,
+    LoadSummary,
+    LoadTrial,
+    Round,
+    SpeedOutcome,
+    SpeedVerdict,
+    Three,
+)
 
 _HOPE = 0.5
 """Part of its interval that a variant may be better than it seems, before it is given up."""
 
 _LOOKS_TO_HOPE = 2
 """Before a variant is given up: one look says too little of how the rounds spread."""
-
-
-class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """One variant under load; ``failed`` says why it has no verdict."""
-
-    rounds: list[Round] = []
-    failed: str = ""
 
 
 class Entrant(NamedTuple):
@@ -75,7 +77,7 @@ class Rounds:
         self._failed: dict[str, str] = {}
         self._missed: set[str] = set()
         self._standings: dict[tuple[str, str], Standing] = {}
-        self._decided: dict[str, tuple[Outcome, Standing]] = {}
+        self._decided: dict[str, tuple[SpeedOutcome, Standing]] = {}
         self._stopped: dict[str, str] = {}  # why a variant that is not decided is measured no longer
 
     # -- Measured ------------------------------------------------------------------------------------------------
@@ -158,16 +160,16 @@ class Rounds:
 
     # -- Decided -------------------------------------------------------------------------------------------------
 
-    def trial(self, name: str) -> Trial:
+    def trial(self, name: str) -> LoadTrial:
         """Return one variant's rounds."""
         if name in self._failed:
-            return Trial(failed=self._failed[name])
-        return Trial(rounds=list(self._found[name].values()))
+            return LoadTrial(failed=self._failed[name])
+        return LoadTrial(rounds=list(self._found[name].values()))
 
-    def summary(self) -> dict[str, float]:
-        """Say how many rounds there were, how long they took, and how many cores other processes had in the median."""
+    def summary(self) -> LoadSummary:
+        """Return how many rounds there were, how long they took, and how many cores others had in the median."""
         others = [each.others for found in self._found.values() for each in found.values()]
-        return {"rounds": self.played, "took_s": self.took_s, "others": statistics.median(others) if others else 0.0}
+        return LoadSummary(rounds=self.played, took_s=self.took_s, others=statistics.median(others) if others else 0.0)
 
     def verdict(self, name: str) -> SpeedVerdict | None:
         """Return what the rounds say of one variant; None where it or its reference could not be measured."""
@@ -231,12 +233,12 @@ class Rounds:
         It may be faster than one that is slower than the source, and slower than the source as well.
         """
         passed = self._references.get(name, "")
-        while self._references.get(passed) and self._decided.get(passed, ("open",))[0] not in verdicts.PASSED:
+        while self._references.get(passed) and self._decided.get(passed, ("open",))[0] not in PASSED:
             passed = self._references[passed]
         if passed == self._references.get(name, ""):
             return False
         standing = self._standing(name, passed)
-        return verdicts.outcome(standing.latency, standing.cpu) not in verdicts.PASSED
+        return verdicts.outcome(standing.latency, standing.cpu) not in PASSED
 
     def dearer(self, name: str, other: str) -> bool:
         """Tell whether a variant surely costs more than another: in CPU time, or on a GPU in time that it is held.
@@ -344,3 +346,7 @@ def play(rounds: Rounds, measure: Callable[[str, int], Round], *, limit_s: float
         rounds.look(rounds.played + 1 + int((ends_s - now_s) / max(now_s - begun_s, 1e-9)))
     rounds.took_s = clock_s() - ends_s + limit_s
     rounds.close(why)
+
+
+def _cpu_ratio(cpu: Interval | None) -> Three | None:
+    return None if cpu is None or math.isnan(cpu.middle) else verdicts.ratio_of(cpu)

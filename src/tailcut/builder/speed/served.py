@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,8 @@ from tailcut.builder.holdouts import kept_rows
 from tailcut.builder.holdouts.holdout import Holdout
 from tailcut.builder.progress import Event, Progress
 from tailcut.builder.records import Made, to_add
-from tailcut.builder.speed.pairs import Round
 from tailcut.builder.speed.rounds import Entrant, Rounds, RoundTerms, play
+from tailcut.common.bounds import Bound
 from tailcut.common.fingerprint import uses_gpu
 from tailcut.common.slo import LatencyObjective
 from tailcut.errors import BuildError, TailcutError
@@ -36,7 +36,8 @@ from tailcut.load import LoadPlan, measure, summarise_run
 from tailcut.load.samples import Samples
 from tailcut.manifest import Deployment, Manifest
 from tailcut.manifest.keys import to_plain, to_toml
-from tailcut.registry import Registry
+from tailcut.registry import Registry, VersionEvidence
+from tailcut.registry.evidence import Round
 from tailcut.system.cpu_time import other_seconds
 
 _PAYLOADS = 512
@@ -71,7 +72,7 @@ def run(
     holdout: Holdout,
     folder: Path,
     tell: Progress,
-    bounds: Sequence[Mapping[str, Any]] = (),
+    bounds: Sequence[Bound] = (),
 ) -> Rounds:
     """Measure variants under load until every verdict is decided.
 
@@ -127,7 +128,7 @@ def run(
     return rounds
 
 
-def _prepare(manifest: Manifest, made: Sequence[Made], folder: Path, bounds: Sequence[Mapping[str, Any]]) -> Path:
+def _prepare(manifest: Manifest, made: Sequence[Made], folder: Path, bounds: Sequence[Bound]) -> Path:
     """Write a registry that holds the candidates, and a manifest that serves them without features and caches."""
     deployment = manifest.deployment
     registry = Registry(folder / "registry")
@@ -137,7 +138,7 @@ def _prepare(manifest: Manifest, made: Sequence[Made], folder: Path, bounds: Seq
         inputs=deployment.model.inputs,
         outputs=deployment.model.outputs,
         variants=[to_add(each) for each in made],
-        evidence={"bounds": [dict(each) for each in bounds]},
+        evidence=VersionEvidence(bounds=tuple(bounds)),
         files=kept_rows.files(folder),
     )
     registry.promote(deployment.name, version.id, made[0].name)

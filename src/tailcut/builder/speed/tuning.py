@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -32,7 +32,8 @@ from tailcut.models.runtimes import Runtime, open_runtime
 from tailcut.models.runtimes.bucketed import powers
 from tailcut.models.runtimes.live import source_of
 from tailcut.models.runtimes.sliced import CLEAR, RUN_ROWS, best_run_rows
-from tailcut.models.runtimes.tuning import Setting, Timing, choose, choose_variation, grid, variations, without_tuned
+from tailcut.models.tuning import choose, choose_variation, grid, variations, without_tuned
+from tailcut.registry.evidence import BatchCost, Setting, Timing, Tuning
 
 BATCH_ROWS = 8
 BUDGET_S = 3.0
@@ -53,7 +54,7 @@ _COST_CALLS = (3, 100)
 _FASTER_ROUNDS = 7
 """Slices are taken only if they win every one: by chance one pair of equals in 128 does."""
 
-Found = dict[str, Any]
+Open = Callable[[Setting], Runtime]
 
 Block = tuple[float, float, float]
 """Of one setting in one round: milliseconds of a lone row, its processor time in milliseconds, rows per second."""
@@ -61,7 +62,7 @@ Block = tuple[float, float, float]
 Decide = Callable[[Sequence[Timing]], Timing]
 
 
-def tune(manifest: Manifest, made: Made, selection: Holdout, *, cores: int, budget_s: float = BUDGET_S) -> Found:
+def tune(manifest: Manifest, made: Made, selection: Holdout, *, cores: int, budget_s: float = BUDGET_S) -> Tuning:
     """Choose the settings of one variant.
 
     Args:
@@ -72,18 +73,15 @@ def tune(manifest: Manifest, made: Made, selection: Holdout, *, cores: int, budg
         budget_s: of each of the two tables, and of the sizes' costs.
 
     Returns:
-        {"settings": what was chosen, to be merged into the variant's; "table": a timing per threads and executors;
-        "variations": of the runtime's own settings, the plain ones first; "costs": what batches of each size take
-        that is warmed up ({"rows", "mean_ms", "p50_ms", "p95_ms", "calls"}; none, and "costs_failed", where one cannot
-        be run); "rate", "batch_rows"}. Where there is nothing to choose, no settings and "why".
+        its ``settings`` are to be merged into the variant's.
 
     Raises:
         TailcutError: the variant cannot be opened or run.
     """
     if not spec_of(made.runtime).tuned:
-        return _nothing(f"runtime {made.runtime!r} takes no settings")
+        return Tuning(why=f"runtime {made.runtime!r} takes no settings")
     if uses_gpu(made.runtime, made.settings):
-        return _nothing("it runs on the GPU: CPU threads and executors have no effect")
+        return Tuning(why="it runs on the GPU: CPU threads and executors have no effect")
     deployment = manifest.deployment
     source = source_of(manifest, made.runtime)
     kept = without_tuned(made.runtime, made.settings)
@@ -101,22 +99,23 @@ def tune(manifest: Manifest, made: Made, selection: Holdout, *, cores: int, budg
     if second:
         best = _vary(second)
     max_rows = 1 if made.rows_alone else deployment.batching.max_rows
-    setting, costs = best.setting, bench.costs(best.setting, selection, max_rows)
+    setting, (costs, costs_failed) = best.setting, bench.costs(best.setting, selection, max_rows)
     # Batches of rows that differ in length are padded, more so the larger they are: that says nothing of slices.
     padded = any(-1 in tensor.shape[1:] for tensor in deployment.model.inputs)
     sliceable = deployment.batching.mode == "auto" and not padded and not kept.get("buckets")
-    if sliceable and (rows := best_run_rows(costs["costs"])):
+    if sliceable and (rows := best_run_rows({each.rows: each.p50_ms for each in costs})):
         sliced = msgspec.structs.replace(setting, more={**setting.more, RUN_ROWS: rows})
-        if bench.is_faster(sliced, setting, selection.take(int(costs["costs"][-1]["rows"]))):
-            setting, costs = sliced, bench.costs(sliced, selection, max_rows)
-    return {
-        "settings": setting.plain,
-        "table": msgspec.to_builtins(first),
-        "variations": msgspec.to_builtins(second),
-        "rate": deployment.slo.rate,
-        "batch_rows": samples.rows,
-        **costs,
-    }
+        if bench.is_faster(sliced, setting, selection.take(costs[-1].rows)):
+            setting, (costs, costs_failed) = sliced, bench.costs(sliced, selection, max_rows)
+    return Tuning(
+        settings=setting.plain,
+        table=first,
+        variations=second,
+        rate=deployment.slo.rate,
+        batch_rows=samples.rows,
+        costs=costs,
+        costs_failed=costs_failed,
+    )
 
 
 class _Bench(NamedTuple):
@@ -140,20 +139,17 @@ class _Bench(NamedTuple):
             found = take_turns(blocks, least=_FASTER_ROUNDS, most=_FASTER_ROUNDS, budget_s=self.budget_s)
         return all(mine * CLEAR < theirs for mine, theirs in zip(found["one"], found["other"], strict=True))
 
-    def costs(self, setting: Setting, selection: Holdout, max_rows: int) -> Found:
+    def costs(self, setting: Setting, selection: Holdout, max_rows: int) -> tuple[list[BatchCost], str]:
+        """Return what batches of each size take, or why it is not known."""
         try:
             with closing(_Opened(setting, self)) as opened:
-                return {"costs": opened.costs(selection, max_rows, self.budget_s)}
+                return opened.costs(selection, max_rows, self.budget_s), ""
         except TailcutError as error:  # the choice stands: such as where it runs no batch as large as may be served
-            return {"costs": [], "costs_failed": error.message}
+            return [], error.message
 
 
 def _vary(timings: Sequence[Timing]) -> Timing:
     return choose_variation(timings[0], timings[1:])
-
-
-def _nothing(why: str) -> Found:
-    return {"settings": {}, "table": [], "variations": [], "why": why}
 
 
 class _Timings(NamedTuple):
@@ -222,7 +218,7 @@ class _Opened:
         used_s = time.process_time() - used_s
         return statistics.median(taken_s) * 1e3, used_s / self._calls * 1e3, self._rows_per_s()
 
-    def costs(self, selection: Holdout, max_rows: int, budget_s: float) -> list[dict[str, float]]:
+    def costs(self, selection: Holdout, max_rows: int, budget_s: float) -> list[BatchCost]:
         """Time batches of each size, every executor busy with one: what others do to it belongs to what it takes.
 
         The sizes in turn, so that a slow moment is nobody's own; those that are too long for the budget are left out.
@@ -301,10 +297,10 @@ def _medians(
     return timings
 
 
-def _cost(rows: int, taken_s: Sequence[float]) -> dict[str, float]:
+def _cost(rows: int, taken_s: Sequence[float]) -> BatchCost:
     p50_s, p95_s = np.quantile(taken_s, (0.5, 0.95)).tolist()
     mean_ms = statistics.fmean(taken_s) * 1e3
-    return {"rows": rows, "mean_ms": mean_ms, "p50_ms": p50_s * 1e3, "p95_ms": p95_s * 1e3, "calls": len(taken_s)}
+    return BatchCost(rows=rows, mean_ms=mean_ms, p50_ms=p50_s * 1e3, p95_ms=p95_s * 1e3, calls=len(taken_s))
 
 
 def _timed(runtime: Runtime, batches: Sequence[Arrays], outputs: Sequence[str]) -> list[float]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
 
-import msgspec
 import numpy as np
 
 from tailcut.common.slo import LatencyObjective
 from tailcut.gate.sequential import Interval
+from tailcut.registry.evidence import Choice, Cost, SpeedOutcome, SpeedVerdict, Three
 
 ERROR = 0.025
 """At each end of an interval, over all looks. A variant passes by its latency or by its CPU time: twice this in all."""
@@ -24,71 +23,13 @@ CHEAPER = 0.95
 _LARGEST_RATIO = 1e300
 """Stands for no upper end: JSON has no infinity."""
 
-Outcome = Literal["faster", "cheaper", "no", "open"]
-"""Of a variant beside its reference: "cheaper" includes that it is not slower by more than ``MARGIN``."""
-
-PASSED: tuple[Outcome, ...] = ("faster", "cheaper")
-
-Three = tuple[float, float, float]
-"""A middle with the ends of its 95 % interval."""
-
-
-class SpeedVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """One variant against the one that it was made from, under load.
-
-    Attributes:
-        reference: name of that variant.
-        percentile: at which they were compared, such as "p95".
-        latency_ms: middle over the rounds.
-        ratio: of the latencies, variant over reference, middle of the rounds' ratios.
-        cpu_ratio: the same of CPU time per request; None where it is no evidence, because a GPU does the work.
-        outcome: "faster": the ratio is below 1; "cheaper": the CPU time is below ``CHEAPER`` of the reference's and
-            the ratio below ``MARGIN``; "no": neither can be; "open": the rounds showed none of these.
-        meets_slo: whether the upper end of ``latency_ms`` and the share of errors are within the SLO.
-        errors: share of requests without an answer.
-        fails: whether that is more than the SLO allows, and more than the reference's.
-        rounds: that the comparison rests on.
-        left_out: rounds that do not count, because other processes took more of the processor than usual.
-        stopped: why it was measured no longer, where the outcome is open.
-    """
-
-    reference: str
-    percentile: str
-    latency_ms: Three
-    ratio: Three
-    cpu_ratio: Three | None = None
-    outcome: Outcome
-    meets_slo: bool
-    errors: float
-    fails: bool = False
-    rounds: int = 0
-    left_out: int = 0
-    stopped: str = ""
-
-    @property
-    def passed(self) -> bool:
-        """Whether it may be promoted in place of its reference."""
-        return self.outcome in PASSED and not self.fails
-
-
-class Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a million requests at the SLO's rate: CPU seconds (mean, lowest and highest round), GPU seconds and money.
-
-    ``gpu_s`` is None where the variant runs on no GPU.
-    """
-
-    cpu_s: Three
-    gpu_s: float | None = None
-    money: float = 0.0
-    currency: str = ""
-
 
 def target(cpu: Interval | None) -> float:
     """Return the logarithm that the ratio of latencies must lie below to pass: the margin's where it may be cheaper."""
     return math.log(MARGIN) if cpu is not None and cpu.low <= math.log(CHEAPER) else 0.0
 
 
-def outcome(latency: Interval, cpu: Interval | None) -> Outcome:
+def outcome(latency: Interval, cpu: Interval | None) -> SpeedOutcome:
     """Decide from the logarithms of a variant's ratios to its reference.
 
     Equal variants are called faster with a chance of ``ERROR``, and cheaper with ``ERROR``: 5 % together, whatever
@@ -154,14 +95,6 @@ def cost(cpu_ms: Sequence[float], gpu_ms: float | None, core_hour: float, gpu_ho
     )
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """What is promoted and why."""
-
-    variant: str
-    why: str
-    meets_slo: bool
-
-
 def choose(
     verdicts: Mapping[str, SpeedVerdict],
     costs: Mapping[str, Cost],
@@ -203,7 +136,7 @@ def choose(
 # -- The bare race ---------------------------------------------------------------------------------------------------
 
 
-def ratios(ms: Mapping[str, Sequence[float]], reference_ms: Mapping[str, Sequence[float]]) -> dict[str, float]:
+def ratios(ms: Mapping[int, Sequence[float]], reference_ms: Mapping[int, Sequence[float]]) -> dict[int, float]:
     """Median ratio of a variant's bare rounds to its reference's, by batch rows: evidence, no verdict."""
     return {
         rows: float(np.median([one / other for one, other in zip(mine, reference_ms[rows], strict=True)]))

@@ -12,10 +12,8 @@ from tailcut.common.runtime_spec import spec_of
 from tailcut.manifest import Batching, Deployment, Slo
 from tailcut.models.batch_item import BatchItem
 from tailcut.models.dispatch.dispatcher import BatchObserver, Cores, Dispatcher, ExecutorSet
-from tailcut.models.row_coupling import rows_alone
 from tailcut.models.runtimes.bucketed import buckets_of
 from tailcut.models.runtimes.sliced import run_rows_of
-from tailcut.models.runtimes.tuning import tuned_median, tuned_points
 from tailcut.registry import Variant
 from tailcut.scheduler.admission import Admission
 from tailcut.scheduler.batching_delay import Fixed, Gain, Window
@@ -49,7 +47,7 @@ def make_dispatcher(
         max_queue_rows=settings.max_queue_rows,
         max_queue_bytes=int(settings.max_queue_bytes),
         merge=merges(settings, variant),
-        window=None if rows_alone(variant) else make_window(settings, deployment.slo),
+        window=None if variant.evidence.rows_alone else make_window(settings, deployment.slo),
         target=make_target(settings, deployment.slo),
     )
     costs = make_costs(deployment, variant, warm_up_ns, kind)
@@ -96,12 +94,12 @@ def at_once(runtime: str, settings: Mapping[str, Any], cores: float) -> int | No
 
 def merges(settings: Batching, variant: Variant) -> bool:
     """Whether requests share batches: the manifest and the variant's evidence both have a say."""
-    return settings.mode != "off" and not rows_alone(variant)
+    return settings.mode != "off" and not variant.evidence.rows_alone
 
 
 def most_rows(settings: Batching, variant: Variant) -> int:
     """Return the rows of the largest batch: one where rows run alone, those of one request too."""
-    return 1 if rows_alone(variant) else settings.max_rows
+    return 1 if variant.evidence.rows_alone else settings.max_rows
 
 
 def make_window(settings: Batching, slo: Slo) -> Window | None:
@@ -133,7 +131,8 @@ def make_costs(deployment: Deployment, variant: Variant, warm_up_ns: Mapping[int
         if warm_up_ns:
             costs.seed(warm_up_ns, kind)
         return costs
-    for points in (tuned_points(variant.evidence) if variant.trust.level == "trusted" else {}, warm_up_ns):
+    tuning = variant.evidence.tuning if variant.trust.level == "trusted" else None
+    for points in (tuning.points if tuning is not None else {}, warm_up_ns):
         if points:
             costs.seed(points)
     return costs
@@ -145,8 +144,9 @@ def built_ns(deployment: Deployment, variant: Variant, rows: int) -> float | Non
     Returns:
         None where the build timed none on such a machine with as many threads as are served with.
     """
+    tuning = variant.evidence.tuning
     same_threads = deployment.pool.threads_of(variant.settings) == variant.settings.get("threads", 1)
-    return tuned_median(variant.evidence, rows) if same_threads and variant.trust.level == "trusted" else None
+    return tuning.median_ns(rows) if tuning and same_threads and variant.trust.level == "trusted" else None
 
 
 def _lengths(deployment: Deployment) -> bool:

@@ -82,21 +82,21 @@ def sliced(runtime: Runtime, settings: Mapping[str, Any]) -> Runtime:
     return SlicedRuntime(runtime, rows) if rows and not isinstance(runtime, StreamingRuntime) else runtime
 
 
-def best_run_rows(costs: Sequence[Mapping[str, Any]]) -> int | None:
+def best_run_rows(p50_ms: Mapping[int, float]) -> int | None:
     """Choose the rows of a run from the costs of whole batches.
 
     Args:
-        costs: {"rows", "mean_ms", "p50_ms", ...} of each size, ascending.
+        p50_ms: median of batches of each size, by rows.
 
     Returns:
         the size that is cheapest by the row (by medians, because noise only adds), the largest of those within
         ``_ALIKE`` of it; None where the largest batch is as cheap, or too short to be worth it.
     """
-    if not costs or costs[-1]["p50_ms"] < _SHORT_MS:
+    largest = max(p50_ms, default=0)
+    if not largest or p50_ms[largest] < _SHORT_MS:
         return None
-    row_ms = {int(cost["rows"]): cost["p50_ms"] / cost["rows"] for cost in costs}
+    row_ms = {rows: each_ms / rows for rows, each_ms in p50_ms.items()}
     best = max(rows for rows, each_ms in row_ms.items() if each_ms <= _ALIKE * min(row_ms.values()))
-    largest = max(row_ms)
     return best if row_ms[largest] > CLEAR * row_ms[best] else None
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 from tailcut.common.units import UnitError, parse_duration
-from tailcut.registry import Promotion, VariantRecord, Version, state_of
+from tailcut.gate import Agreement
+from tailcut.registry import Promotion, VariantEvidence, VariantRecord, Version, state_of
+from tailcut.registry.evidence import OutputComparison, Three
 from tailcut.report.document import Table
 
 NONE = "-"
@@ -18,18 +17,17 @@ to end beyond it has no upper end."""
 def variants_table(version: Version, promotion: Promotion | None) -> Table:
     """A row per variant that was made, in the record's order; "-" stands where nothing was measured."""
     made = {name: each.evidence for name, each in version.variants.items() if each.sha256}
-    metrics = list(dict.fromkeys(metric for each in made.values() for metric in each.get("metrics", {})))
-    money = ["cost per 1M"] if any(each.get("cost", {}).get("currency") for each in made.values()) else []
+    metrics = list(dict.fromkeys(metric for each in made.values() for metric in each.metrics))
+    money = ["cost per 1M"] if any(each.cost and each.cost.currency for each in made.values()) else []
     latency = f"{percentile(version)} under load"
     head = ("variant", "size", *metrics, "drop, upper limit", latency, "ratio", "CPU per 1M", *money, "verdict")
     rows = []
     for name, each in made.items():
-        found = each.get("metrics", {})
         rows.append(
             (
                 name,
                 size(version.variants[name].size_bytes),
-                *(f"{found[metric]:.4f}" if metric in found else NONE for metric in metrics),
+                *(f"{each.metrics[metric]:.4f}" if metric in each.metrics else NONE for metric in metrics),
                 _drop(each),
                 _latency(each),
                 _ratio(each, name),
@@ -47,49 +45,49 @@ def rows_alone(version: Version) -> list[str]:
     return [
         f"{name}: each row runs alone, because other rows in its batch would change its answer{_change(each.evidence)}"
         for name, each in version.variants.items()
-        if each.evidence.get("rows_alone", not each.evidence.get("merge", True))
+        if each.evidence.rows_alone
     ]
 
 
 def logged(version: Version) -> list[str]:
     """One line on the logged rows, then one per variant: how far it agrees with the source model on them."""
-    rows = version.evidence.get("holdout", {}).get("logged")
-    if not rows:
+    rows = version.evidence.holdout.logged if version.evidence.holdout is not None else None
+    if rows is None:
         return []
-    lines = [f"logged requests: {rows['rows']:,} rows, {rows['distinct']:,} distinct, without labels", *rows["notes"]]
+    lines = [f"logged requests: {rows.rows:,} rows, {rows.distinct:,} distinct, without labels", *rows.notes]
     for name, each in version.variants.items():
-        found = each.evidence.get("logged", {})
-        if "failed" in found:
-            lines.append(f"{name} on logged rows: not compared: {found['failed']}")
-        elif found.get("agree") is not None:
-            lines.append(
-                f"{name} on logged rows: agrees with the source model on {found['agree']:.2%} "
-                f"(at most {found['disagree_upper']:.2%} differ), {_divergence(found)}"
-            )
-        elif found:
-            lines.append(f"{name} on logged rows: {_divergence(found)} from the source model")
-        lines += [f"WARNING: {name}: {found['warning']}"] if "warning" in found else []
+        found = each.evidence.logged
+        if found is None:
+            continue
+        on = f"{name} on logged rows:"
+        lines.append(f"{on} {_agreement(found.agreement) if found.agreement else f'not compared: {found.failed}'}")
+        lines += [f"WARNING: {name}: {found.warning}"] if found.warning else []
     return lines
 
 
-def _divergence(found: Mapping[str, Any]) -> str:
-    return f"mean {found['divergence'].replace('-', ' ')} {found['divergence_mean']:.3g}"
+def _agreement(found: Agreement) -> str:
+    divergence = f"mean {found.divergence.replace('-', ' ')} {found.divergence_mean:.3g}"
+    if found.agree is None:
+        return f"{divergence} from the source model"
+    return (
+        f"agrees with the source model on {found.agree:.2%} (at most {found.disagree_upper:.2%} differ), {divergence}"
+    )
 
 
-def _change(evidence: Mapping[str, Any]) -> str:
-    found = evidence.get("neighbour") or {}
+def _change(evidence: VariantEvidence) -> str:
+    found = evidence.neighbour
+    if found is None:
+        return ""
     seen = [
-        (change, each["limit"], kind, output)
-        for output, each in (found.get("outputs") or {"": found}).items()
-        for kind, change in each.get("max_abs", {}).items()
+        (change, each.limit, kind, output)
+        for output, each in found.outputs.items()
+        for kind, change in each.max_abs.items()
     ]
-    operators = ", ".join(found.get("operators", ()))
-    parts = [f"{operators} takes one scale for all rows"] if operators else []
+    parts = [f"{', '.join(found.operators)} takes one scale for all rows"] if found.operators else []
     if seen:
         change, limit, kind, output = max(seen, key=lambda one: one[0] / max(one[1], 1e-300))
-        of = f" of output {output!r}" if output else ""
         by = f"by {change:.2g}" if change < NO_NUMBER else "to NaN or infinity"
-        parts.append(f"seen is a change{of} {by} (company: {kind}; limit {limit:.2g})")
+        parts.append(f"seen is a change of output {output!r} {by} (company: {kind}; limit {limit:.2g})")
     return f" ({'; '.join(parts)})" if parts else ""
 
 
@@ -130,26 +128,24 @@ def verdict(version: Version, promotion: Promotion | None, name: str) -> str:
 
 def percentile(version: Version) -> str:
     """The percentile at which variants were compared under load, such as "p95"."""
-    named = (each.evidence.get("speed", {}).get("percentile") for each in version.variants.values())
-    return next((name for name in named if name), "latency")
+    speeds = (each.evidence.speed for each in version.variants.values())
+    return next((speed.percentile for speed in speeds if speed is not None), "latency")
 
 
 def load(version: Version) -> str:
     """What the verdicts on speed rest on: rounds of load and how long they were, and what disturbed them."""
-    build, found = version.manifest.get("build", {}), version.evidence.get("load", {})
-    rate = version.evidence.get("slo", {}).get("rate", "?")
-    text = f"{rate} requests/s, {found.get('rounds', build.get('rounds', '?'))} rounds of {build.get('round', '?')}"
-    if not found:
+    build, found, rate = version.manifest.get("build", {}), version.evidence.load, version.evidence.rate
+    rounds = found.rounds if found is not None else build.get("rounds", "?")
+    text = f"{'?' if rate is None else rate} requests/s, {rounds} rounds of {build.get('round', '?')}"
+    if found is None:
         return text
     left_out = [
-        f"{each.evidence['speed']['left_out']} of {name}"
+        f"{each.evidence.speed.left_out} of {name}"
         for name, each in version.variants.items()
-        if each.evidence.get("speed", {}).get("left_out")
+        if each.evidence.speed is not None and each.evidence.speed.left_out
     ]
     repeated = f"; disturbed rounds, not counted: {', '.join(left_out)}" if left_out else ""
-    return (
-        f"{text} in {found['took_s']:.0f} s; other processes used {found['others']:.2f} cores in the median{repeated}"
-    )
+    return f"{text} in {found.took_s:.0f} s; other processes used {found.others:.2f} cores in the median{repeated}"
 
 
 def limit_ms(version: Version) -> float | None:
@@ -174,61 +170,63 @@ def figure(value: float | None) -> str:
     return "?" if value is None else f"{value + 0.0:.3g}"
 
 
-def compared(output: tuple[str, Mapping[str, Any]]) -> str:
+def compared(output: tuple[str, OutputComparison]) -> str:
     """One output of a variant beside the source model's, in words."""
     name, found = output
-    if found["equal"]:
+    if found.equal:
         return f"{name} equal up to rounding"
-    if "shape" in found:
+    if found.shapes is not None:
         return f"{name} of another shape"
     parts = []
-    if "agree" in found:
-        parts.append(f"agrees on {found['agree']:.2%} of {found['rows']:,} rows")
-    if "max_abs" in found:
-        parts.append(f"largest difference {found['max_abs']:.3g}, relative error {found['relative_error']:.3g}")
+    if found.agree is not None:
+        parts.append(f"agrees on {found.agree:.2%} of {found.rows:,} rows")
+    if found.max_abs is not None:
+        parts.append(f"largest difference {found.max_abs:.3g}, relative error {found.relative_error:.3g}")
     return f"{name} {', '.join(parts)}"
 
 
 def _open(variant: VariantRecord) -> bool:
-    quality, speed = (variant.evidence.get(name) or {} for name in ("quality", "speed"))
-    # Versions of earlier builds say only whether it is faster.
-    may_be_faster = speed.get("outcome", "faster" if speed.get("faster") else "no") != "no"
-    return quality.get("outcome") == "inconclusive" and may_be_faster
+    quality, speed = variant.evidence.quality, variant.evidence.speed
+    may_be_faster = speed is not None and speed.outcome != "no"
+    return quality is not None and quality.outcome == "inconclusive" and may_be_faster
 
 
-def _drop(evidence: Mapping[str, Any]) -> str:
+def _drop(evidence: VariantEvidence) -> str:
     """Every budgeted metric's drop with its upper limit, beside the budget."""
-    quality = evidence.get("quality") or {}
-    if quality.get("identical"):
+    quality = evidence.quality
+    if quality is None:
+        return NONE
+    if quality.identical:
         # It passes by that, whatever so few rows could exclude: their limit may lie beyond the budget.
         return "identical up to rounding"
-    judged = quality.get("metrics", [])
     texts = [
-        f"{each['metric']} {figure(each['drop'])} <= {figure(each['upper'])} of {each['budget']:g} {each['outcome']}"
-        for each in judged
+        f"{each.metric} {figure(each.drop)} <= {figure(each.upper)} of {each.budget:g} {each.outcome}"
+        for each in quality.metrics
     ]
     return ", ".join(texts) or NONE
 
 
-def _latency(evidence: Mapping[str, Any]) -> str:
-    found = evidence.get("speed", {}).get("latency_ms")
-    return f"{found[0]:.3g} ms ({_ends(found[1], found[2], '.3g')})" if found else NONE
-
-
-def _ratio(evidence: Mapping[str, Any], name: str) -> str:
-    speed = evidence.get("speed", {})
-    if not speed or speed["reference"] == name:
+def _latency(evidence: VariantEvidence) -> str:
+    if evidence.speed is None:
         return NONE
-    return _interval(speed["ratio"], speed["reference"])
+    middle, low, high = evidence.speed.latency_ms
+    return f"{middle:.3g} ms ({_ends(low, high, '.3g')})"
 
 
-def _cpu(evidence: Mapping[str, Any]) -> str:
-    found, speed = evidence.get("cost", {}).get("cpu_s"), evidence.get("speed", {})
-    beside = f", {_interval(speed['cpu_ratio'], speed['reference'])}" if speed.get("cpu_ratio") else ""
-    return f"{found[0]:.0f} s{beside}" if found else NONE
+def _ratio(evidence: VariantEvidence, name: str) -> str:
+    speed = evidence.speed
+    return NONE if speed is None or speed.reference == name else _interval(speed.ratio, speed.reference)
 
 
-def _interval(ratio: Sequence[float], reference: str) -> str:
+def _cpu(evidence: VariantEvidence) -> str:
+    cost, speed = evidence.cost, evidence.speed
+    if cost is None:
+        return NONE
+    beside = f", {_interval(speed.cpu_ratio, speed.reference)}" if speed is not None and speed.cpu_ratio else ""
+    return f"{cost.cpu_s[0]:.0f} s{beside}"
+
+
+def _interval(ratio: Three, reference: str) -> str:
     middle, low, high = ratio
     return f"{middle:.2f} of {reference} ({_ends(low, high, '.2f')})"
 
@@ -238,6 +236,6 @@ def _ends(low: float, high: float, form: str) -> str:
     return f"{low:{form}}-{high:{form}}" if high < NO_NUMBER else f"{low:{form}} or more"
 
 
-def _money(evidence: Mapping[str, Any]) -> str:
-    cost = evidence.get("cost", {})
-    return f"{cost['money']:.3g} {cost['currency']}" if cost.get("currency") else NONE
+def _money(evidence: VariantEvidence) -> str:
+    cost = evidence.cost
+    return f"{cost.money:.3g} {cost.currency}" if cost is not None and cost.currency else NONE
