@@ -127,7 +127,7 @@ def test_a_machine_that_is_another_than_at_the_build_overrules_its_figure(
 ) -> None:
     monkeypatch.setattr(variant_loader, "open_runtime", lambda *_, **__: computing(takes_ms))
     manifest = deployment(tmp_path)
-    assert start(manifest, built(manifest, p50_ms)).executor == executor
+    assert start(manifest, built(manifest, p50_ms)).choice.executor == executor
 
 
 def test_figures_of_another_machine_or_number_of_threads_do_not_count(
@@ -135,10 +135,10 @@ def test_figures_of_another_machine_or_number_of_threads_do_not_count(
 ) -> None:
     monkeypatch.setattr(variant_loader, "open_runtime", lambda *_, **__: computing(0.5))
     manifest = deployment(tmp_path)
-    assert start(manifest, built(manifest, 0.9)).executor == "thread"
-    assert start(manifest, built(manifest, 0.9, trust="remeasure")).executor == "inline"
+    assert start(manifest, built(manifest, 0.9)).choice.executor == "thread"
+    assert start(manifest, built(manifest, 0.9, trust="remeasure")).choice.executor == "inline"
     manifest = load(tmp_path, environment={}, overrides=["pool.threads=2"])
-    assert start(manifest, built(manifest, 0.9)).executor == "inline"
+    assert start(manifest, built(manifest, 0.9)).choice.executor == "inline"
 
 
 def test_the_choice_is_shown_with_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +157,7 @@ def test_a_background_start_makes_the_same_choice(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(variant_loader, "open_runtime", lambda *_, **__: computing(0.9))
     manifest = deployment(tmp_path)
     variant = built(manifest, 0.7)
-    assert {start(manifest, variant, warmth).executor for warmth in (THOROUGH, BRIEF)} == {"inline"}
+    assert {start(manifest, variant, warmth).choice.executor for warmth in (THOROUGH, BRIEF)} == {"inline"}
 
 
 @pytest.mark.parametrize(
