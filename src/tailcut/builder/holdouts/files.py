@@ -66,7 +66,7 @@ def load(manifest: Manifest) -> Holdout:
     return Holdout(inputs=inputs, labels=labels, slices=slices, padding=padding)
 
 
-def _read(manifest: Manifest, path: Path) -> dict[str, Any]:
+def _read(manifest: Manifest, path: Path) -> Arrays:
     """Return the columns by name: NumPy arrays."""
     try:
         columns = tables.read(path)
@@ -98,7 +98,7 @@ def _texts_of(manifest: Manifest) -> set[str]:
     return (texts | labels | {*settings.slices, settings.group}) - numbers
 
 
-def _column(columns: dict[str, Any], name: str, key: str, path: Path) -> Any:
+def _column(columns: Arrays, name: str, key: str, path: Path) -> Any:
     if name not in columns:
         close = nearest(name, list(columns))
         names = ", ".join(list(columns)[:12]) + (", ..." if len(columns) > 12 else "")
@@ -109,7 +109,7 @@ def _column(columns: dict[str, Any], name: str, key: str, path: Path) -> Any:
     return columns[name]
 
 
-def _inputs(manifest: Manifest, columns: dict[str, Any], path: Path) -> tuple[Arrays, str]:
+def _inputs(manifest: Manifest, columns: Arrays, path: Path) -> tuple[Arrays, str]:
     from tailcut import text
 
     tensors = manifest.deployment.model.inputs
@@ -122,7 +122,7 @@ def _inputs(manifest: Manifest, columns: dict[str, Any], path: Path) -> tuple[Ar
     return {tensor.name: _input(tensor, columns, path) for tensor in tensors}, ""
 
 
-def _input(tensor: TensorSpec, columns: dict[str, Any], path: Path) -> Array:
+def _input(tensor: TensorSpec, columns: Arrays, path: Path) -> Array:
     if tensor.columns:
         key = f"model.inputs {tensor.name!r}, columns"
         parts = [_values(tensor, _column(columns, name, key, path), name) for name in tensor.columns]

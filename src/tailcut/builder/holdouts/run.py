@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from reprlib import Repr
-from typing import Any
 
 import numpy as np
 
@@ -59,5 +58,5 @@ def _alone(runtime: Runtime, holdout: Holdout, place: int, outputs: Sequence[str
     return ""
 
 
-def _text(values: dict[str, Any]) -> str:
+def _text(values: Arrays) -> str:
     return ", ".join(f"{name} {_shown.repr(np.asarray(value).tolist())}" for name, value in values.items())

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from tailcut.common.scalars import is_missing
+from tailcut.common.tensors import Arrays
 
 _PADDED = re.compile(r"0\d+")
 """A number would lose the leading zeros of such a text."""
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> Arrays:
     """Return the columns of a file, whose suffix tells the format, by name: NumPy arrays, (rows, ...).
 
     Raises:
@@ -32,7 +33,7 @@ def read(path: Path) -> dict[str, Any]:
     return {str(name): table[name].to_numpy() for name in table.columns}
 
 
-def as_text(path: Path, names: Collection[str]) -> dict[str, Any]:
+def as_text(path: Path, names: Collection[str]) -> Arrays:
     """Return columns of a .csv as they are written ("00501", "None"), as text objects; an empty text is missing.
 
     Args:
@@ -49,7 +50,7 @@ def as_text(path: Path, names: Collection[str]) -> dict[str, Any]:
     return {name: table[name].to_numpy(dtype=object) for name in names}
 
 
-def text_columns(path: Path, columns: dict[str, Any], names: Collection[str]) -> set[str]:
+def text_columns(path: Path, columns: Arrays, names: Collection[str]) -> set[str]:
     """Return those of the named columns of a .csv that hold text; none of another file.
 
     Args:

@@ -237,7 +237,7 @@ _Columns = dict[str, list[Any]]
 """Columns of an operator's attributes, by name."""
 
 
-def _attributes(ensemble: Ensemble) -> dict[str, Any]:
+def _attributes(ensemble: Ensemble) -> dict[str, object]:
     table: _Columns = {name: [] for name in (*_NODE, *_TARGET)}
     for number, tree in enumerate(ensemble.trees):
         _add(table, number, tree, ensemble)

@@ -34,7 +34,7 @@ def compare(
     expected: Run,
     given: Run,
     single: bool,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Compare on rows that lie on thresholds and one step to either side.
 
     Args:
@@ -58,7 +58,7 @@ def compare(
     if not ensembles.is_trees(end):
         return {}
     trees = ensembles.of(end)
-    found: dict[str, Any] = {"trees": len(trees.trees), "tree_nodes": trees.nodes}
+    found: dict[str, object] = {"trees": len(trees.trees), "tree_nodes": trees.nodes}
     if end is model:
         return {**found, "thresholds": _direct(end, trees, tensors, background, expected, given, single)}
     rows: Any = as_given(model, tensors)(background)
@@ -80,7 +80,7 @@ def _direct(
     expected: Run,
     given: Run,
     single: bool,
-) -> dict[str, Any]:
+) -> dict[str, float]:
     widths = [len(tensor_columns(tensor)) for tensor in tensors]
     floats = np.array([tensor.datatype.startswith("FP") for tensor in tensors])
     integral = np.repeat(~floats, widths)
@@ -103,7 +103,7 @@ def _direct(
     return _judged(made, trees, expected(inputs), given(inputs), single=single)
 
 
-def _behind_steps(last: Any, trees: Ensemble, rows: Any, output: TensorSpec) -> dict[str, Any]:
+def _behind_steps(last: Any, trees: Ensemble, rows: Any, output: TensorSpec) -> dict[str, float]:
     """Compare the trees alone, on matrices as the steps before give them."""
     wide = rows.dtype == DOUBLE
     nan = np.isnan(rows).any(axis=0)
@@ -126,7 +126,7 @@ def _behind_steps(last: Any, trees: Ensemble, rows: Any, output: TensorSpec) -> 
     return _judged(made, trees, source.reshape(other.shape), other, single=graph.single)
 
 
-def _judged(made: Probes, trees: Ensemble, source: Array, other: Array, *, single: bool) -> dict[str, Any]:
+def _judged(made: Probes, trees: Ensemble, source: Array, other: Array, *, single: bool) -> dict[str, float]:
     wrong, worst = wrong_rows(source, other, single=single)
     if wrong.any():
         first = int(np.flatnonzero(wrong)[0])
