@@ -123,7 +123,7 @@ def test_labels_of_the_holdout_are_the_folders_where_they_are_text(
     bases: dict[str, Path], tmp_path: Path, labels: list[Any], known: list[str] | None
 ) -> None:
     found, _ = labelled(bases["labels"], tmp_path, labels)
-    assert found.found.get("classes") == known
+    assert found.found.classes == known
 
 
 def labelled(folder: Path, at: Path, labels: list[Any]) -> Any:
