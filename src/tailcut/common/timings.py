@@ -6,23 +6,27 @@ so they can never disagree. Times are nanoseconds of one monotonic clock.
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import IntEnum, auto
 
 
 class Stage(IntEnum):
     """A named step of the request path, in the order in which a request meets them."""
 
-    RECEIVE = 0
-    VALIDATE = 1
-    ADMIT = 2
-    ENTITY_CACHE = 3
-    FEATURES = 4
-    PREPROCESS = 5
-    TENSOR_CACHE = 6
-    QUEUE = 7
-    INFER = 8
-    POSTPROCESS = 9
-    ENCODE = 10
+    @staticmethod
+    def _generate_next_value_(name: str, start: int, count: int, last_values: list[int]) -> int:
+        return count
+
+    RECEIVE = auto()
+    VALIDATE = auto()
+    ADMIT = auto()
+    ENTITY_CACHE = auto()
+    FEATURES = auto()
+    PREPROCESS = auto()
+    TENSOR_CACHE = auto()
+    QUEUE = auto()
+    INFER = auto()
+    POSTPROCESS = auto()
+    ENCODE = auto()
 
 
 STAGE_NAMES: tuple[str, ...] = tuple(stage.name.lower() for stage in Stage)
