@@ -113,8 +113,8 @@ class Follower:
                 self._pause_s, self._told = _RETRY_S, ""
             self._seen, again = stamp, False
             self.loading = True
-            loading: asyncio.Task[Warm | None] | None = asyncio.ensure_future(in_background(self._load, close_warm))
-            is_overtaken = False
+            loading = asyncio.ensure_future(in_background(self._load, close_warm))
+            is_overtaken = is_taken = False
             try:
                 while not is_overtaken and not (await asyncio.wait({loading}, timeout=_PATIENCE_S))[0]:
                     stamp = await self._look()
@@ -125,14 +125,14 @@ class Follower:
                 warm = loading.result()
                 stamp = await self._look()
                 if stamp in (self._seen, _UNREAD):  # else overtaken: the last promotion wins
-                    loading = None
+                    is_taken = True  # what fails from here on closes it
                     await self.switch(warm)
             except Exception as error:
                 self.failed(foreseen(error))
                 return
             finally:
                 self.loading = False
-                if loading is not None:
+                if not is_taken:
                     abandon(loading, close_warm)
 
     def describe(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import pytest
 from tailcut.errors import InferenceError
 from tailcut.observe.failures import FailureLog
 from tailcut.pipeline.request_context import RequestContext
-from tailcut.protocol.operator_log import note
+from tailcut.protocol.operator_log import told
 
 SECOND = 1_000_000_000
 CALL = RequestContext("infer", 0, SECOND, "", "onnx")
@@ -114,7 +114,7 @@ def test_figures_are_no_other_failure_and_names_are() -> None:
     failures = log()
 
     def incident(message: str) -> str:
-        return note(failures, CALL, InferenceError(message), 0)
+        return told(failures, CALL, InferenceError(message), 0)[1]
 
     assert incident("the answer has 3 rows for 5") == incident("the answer has 12 rows for 8.5") == "1"
     assert incident("output 'y1' is missing") != incident("output 'y2' is missing")
@@ -131,4 +131,4 @@ def test_an_error_that_the_requests_of_a_batch_share_is_one_incident() -> None:
             raise error from cause
     except InferenceError:
         failures = log()
-        assert [note(failures, CALL, error, now_ns) for now_ns in (0, 1)] == ["1", "1"]
+        assert [told(failures, CALL, error, now_ns)[1] for now_ns in (0, 1)] == ["1", "1"]
