@@ -114,8 +114,7 @@ class Follower:
             self._seen, again = stamp, False
             self.loading = True
             loading = asyncio.ensure_future(in_background(self._load, close_warm))
-            is_taken = False
-            is_overtaken = False
+            is_overtaken = is_taken = False
             try:
                 while not is_overtaken and not (await asyncio.wait({loading}, timeout=_PATIENCE_S))[0]:
                     stamp = await self._look()
@@ -126,7 +125,7 @@ class Follower:
                 warm = loading.result()
                 stamp = await self._look()
                 if stamp in (self._seen, _UNREAD):  # else overtaken: the last promotion wins
-                    is_taken = True
+                    is_taken = True  # what fails from here on closes it
                     await self.switch(warm)
             except Exception as error:
                 self.failed(foreseen(error))
