@@ -505,6 +505,10 @@ class SizeTime:
     ran_at: int = 0
 
 
+_MOST_LOG = 44.0
+"""Of an expected time in ns: centuries. Sizes that follow others may be carried beyond any number, or to nothing."""
+
+
 class LatencyTable:
     """Learns the times of batches of one kind; ``sizes`` holds those known, by the power of two of their rows."""
 
@@ -544,7 +548,8 @@ class LatencyTable:
 
     def _known(self) -> list[tuple[int, float]]:
         """Return rows and expected times of the known sizes, ascending, from (0, 0.0) on."""
-        return [(0, 0.0), *sorted((1 << at, exp(size.log + self._speed)) for at, size in self.sizes.items())]
+        logs = {at: min(max(size.log + self._speed, 0.0), _MOST_LOG) for at, size in self.sizes.items()}
+        return [(0, 0.0), *sorted((1 << at, exp(each)) for at, each in logs.items())]
 
     def learn(self, rows: int, duration_ns: float) -> float:
         """Learn from a batch; return how many times longer than expected it took."""
@@ -608,7 +613,8 @@ class LatencyTable:
 def _on_line(known: list[tuple[int, float]], rows: int) -> float:
     above = bisect(known, (rows, 0.0))
     (less, less_ns), (more, more_ns) = known[above - 1 : above + 1] if above < len(known) else (known[0], known[-1])
-    return less_ns + (more_ns - less_ns) * (rows - less) / (more - less)
+    # Two weights: the difference of a long and a short time would lose the short one.
+    return (less_ns * (more - rows) + more_ns * (rows - less)) / (more - less)
 
 
 def nearest(rows: int) -> int:
