@@ -64,8 +64,8 @@ def test_from_a_build_to_an_edit_and_back(tmp_path: Path) -> None:
     tailcut(tmp_path, "build")
     registry = Registry(tmp_path / ".tailcut" / "registry")
     first = registry.version("linear")
-    assert {"hooks", "scaling"} <= set(first.evidence["code"]["modules"])
-    assert "numpy" in first.evidence["code"]["distributions"]
+    assert {"hooks", "scaling"} <= set(first.evidence.code.modules)
+    assert "numpy" in first.evidence.code.distributions
     assert first.files["code"].size_bytes > 0
     with Served(tmp_path, prepared=True) as server:
         before = answer(server)
