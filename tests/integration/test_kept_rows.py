@@ -120,7 +120,7 @@ def test_nothing_is_kept_where_rows_are_personal_and_the_first_request_warms_up(
     registry = Registry(personal / ".tailcut" / "registry")
     version = registry.version("picky")
     assert set(version.files) == {"drift"}, "quantiles of numbers, no rows"
-    assert version.variants["onnx"].evidence["load"]["rounds"], "measured under load"
+    assert version.variants["onnx"].evidence.load.rounds, "measured under load"
     with Served(personal, settings=[f"pool.executor={executor}"], prepared=True) as server:
         assert "not warmed up: the first request warms it up" in server.log
         assert "refuses an invented row" in server.log
