@@ -30,7 +30,7 @@ NOT_PLANNED = -math.inf
 
 
 class Usage:
-    """One key of a group that is in use; see ``features.usage``."""
+    """One key of a group that is in use; see ``refresh.UsageTable``."""
 
     __slots__ = ("due_s", "fresh_until_s", "group", "interval_s", "key", "last_asked_s", "store_key", "tenant", "ttl_s")
 

@@ -190,6 +190,8 @@ class Refresher:
             if lookups:
                 group.counters.refreshes += len(lookups)
                 await asyncio.wait(self._calls.share(group, lookups, tenant, NOBODY_WAITS))
+        except Exception:
+            _log.exception('feature group "%s": unexpected error of a refresh', group.name)
         finally:
             for usage, due_s in zip(due, due_before, strict=True):
                 # Whatever happened, a key in use always has a next time.

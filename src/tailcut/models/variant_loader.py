@@ -88,7 +88,7 @@ class Warm(NamedTuple):
 
     @property
     def length_class(self) -> int:
-        """Of the rows of ``warm_up_ns``: see ``item.length_class``."""
+        """Of the rows of ``warm_up_ns``: see ``batch_item.length_class``."""
         return length_class(self.examples.batch(1), 1)
 
     def close(self) -> None:

@@ -271,7 +271,15 @@ class Tuning(_Part, frozen=True, kw_only=True):
 
     @property
     def points(self) -> dict[int, float]:
-        """Mean duration of a batch, rows -> nanoseconds; empty where none was timed."""
+        """Mean duration of a batch, rows -> nanoseconds; empty where none was timed.
+
+        Where the sizes could not be timed, what chose the settings is known of a lone row and of one size.
+        """
+        chosen = self.settings.get("threads"), self.settings.get("executors", 1)
+        for each in self.table if not self.costs else ():
+            if (each.setting.threads, each.setting.executors) == chosen:
+                batch_ns = self.batch_rows * each.setting.executors / each.rows_per_s * 1e9
+                return {1: each.ms * 1e6, self.batch_rows: max(batch_ns, each.ms * 1e6)}
         return {cost.rows: cost.mean_ms * 1e6 for cost in self.costs}
 
     def median_ns(self, rows: int) -> float | None:

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 
 class CostSource(Protocol):
-    """Knows what batches take: ``scheduler.cost.Costs``, or one ``BatchCost`` for all kinds."""
+    """Knows what batches take: ``LatencyLearner``, or one ``BatchCost`` for all kinds."""
 
     def of(self, kind: int, /) -> BatchCost: ...
 

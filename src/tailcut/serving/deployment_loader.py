@@ -103,7 +103,7 @@ class Opened:
     """A variant of a deployment that is ready to serve, with what it shares with the deployment's other variants.
 
     Attributes:
-        pipeline: the stages of the request path, the same of all variants; which of them answers, its router knows.
+        pipeline: the stages of the request path, the same of all variants; it knows which of them answers.
         served: the variant, as requests meet it.
         pool: keeps the executors.
         variant: what the registry has of it, as far as it is known by now.

@@ -41,8 +41,8 @@ class Variants:
     """Changes which variant is served, and closes those that are replaced. Owned by the event loop.
 
     One object per load of the deployment: ``retire`` or ``stop`` is its end. A switch is one call of ``put``, by the
-    follower of promotions, the repository API, or the fallback that stands in for a slow load. It changes the router at
-    once, so that every request sees the variants before it or those after it. A replaced variant is closed when the
+    follower of promotions, the repository API, or the fallback that stands in for a slow load. It changes the pipeline
+    at once, so that every request sees the variants before it or those after it. A replaced variant is closed when the
     requests that it admitted have ended.
 
     Args:

@@ -91,6 +91,24 @@ def test_a_refresh_comes_before_the_expiry_and_not_much_earlier() -> None:
     run(test, features(group()), {"g": source})
 
 
+def test_an_unexpected_error_of_a_refresh_is_logged_and_the_key_has_a_next_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = StubSource(values)
+
+    async def test(service, clock) -> None:
+        await get(service, clock, 1)
+        with monkeypatch.context() as broken:
+            broken.setattr(service._calls, "in_flight", lambda store_key: 1 / 0)
+            await clock.pass_time(9.6)
+        assert 'feature group "g": unexpected error of a refresh' in caplog.text
+        assert len(source.calls) == 1
+        await clock.pass_time(1.0)
+        assert len(source.calls) == 2
+
+    run(test, features(group()), {"g": source})
+
+
 def test_a_slow_source_is_asked_earlier() -> None:
     source = StubSource(values)
 

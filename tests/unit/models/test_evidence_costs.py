@@ -18,7 +18,7 @@ from tailcut.manifest import Manifest
 from tailcut.models import variant_loader
 from tailcut.models.runtimes import open_runtime
 from tailcut.registry import NewVariant, Registry, VariantEvidence
-from tailcut.registry.evidence import BatchCost, Tuning
+from tailcut.registry.evidence import BatchCost, Setting, Timing, Tuning
 from tailcut.testing.runtimes import FaultyRuntime
 
 ONE = {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}
@@ -91,6 +91,20 @@ def test_simulate_says_where_the_evidence_does_not_hold(
     said = capsys.readouterr().err
     assert says in said
     assert "tailcut build" in said
+
+
+def test_simulate_takes_what_chose_the_settings_where_the_sizes_could_not_be_timed(tmp_path: Path) -> None:
+    """The largest batch that may be served did not run: a lone row, and batches at the best rate, are known anyhow."""
+    chosen, other = Setting(threads=1), Setting(threads=2)
+    table = [
+        Timing(setting=other, ms=1.0, cpu_ms=2.0, rows_per_s=1e6),
+        Timing(setting=chosen, ms=3.0, cpu_ms=3.0, rows_per_s=800.0),
+    ]
+    tuning = Tuning(settings=chosen.plain, table=table, batch_rows=4, costs_failed="no memory for 1024 rows")
+    promoted(tmp_path, VariantEvidence(tuning=tuning, bare_ms={1: [9.0]}))
+    code, found = simulated(tmp_path, "--noise", "0", "--request-cpu", "0us")
+    assert code == ExitCode.OK
+    assert found["assumed"]["cost_ms"] == {"1": 3.0, "4": 5.0}
 
 
 def test_simulate_takes_the_bare_timings_of_a_variant_without_settings_to_tune(tmp_path: Path) -> None:

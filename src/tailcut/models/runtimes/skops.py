@@ -61,7 +61,7 @@ def load_skops() -> Any:
     finally:
         for name in _NOT_NEEDED:
             if sys.modules.get(name, sys) is None:
-                del sys.modules[name]
+                sys.modules.pop(name, None)  # not del: another thread may have done so since
 
 
 def load(path: Path, own: OwnTypes, name: str = "sklearn") -> Any:
