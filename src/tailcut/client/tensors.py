@@ -63,8 +63,9 @@ def decode(headers: Mapping[str, str], body: bytes) -> Arrays:
             continue
         data, at = body[at : at + size], at + size
         if tensor["datatype"] == "BYTES":
-            texts: Array = np.empty(prod(shape), object)
-            texts[:] = [_text(value) for value in elements_of(data, len(texts), f"output {tensor['name']!r}")]
+            elements = elements_of(data, prod(shape), f"output {tensor['name']!r}")
+            texts: Array = np.empty(len(elements), object)
+            texts[:] = list(map(_text, elements))
             found[tensor["name"]] = texts.reshape(shape)
         else:
             found[tensor["name"]] = np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype).reshape(shape)

@@ -232,11 +232,11 @@ async def _open(
         pipeline = Pipeline(served, transform, stores, fallback_stale=fallback_stale, in_flight=in_flight)
         return Opened(pipeline, served, pool, warm, code, device, host, loading)
     except BaseException:
-        await stores.close(0.0)
         if loading is None:
             close_later(Warm.close, warm)
         else:
             abandon(loading, Warm.close)  # what stands in is closed by who gave it
+        await stores.close(0.0)  # last: it may fail, or be cancelled
         raise
 
 

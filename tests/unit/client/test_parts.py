@@ -73,6 +73,13 @@ def test_elements_that_end_beyond_the_reply_are_refused(cut: bytes) -> None:
         decode({BINARY_HEADER: str(len(header))}, header + cut)
 
 
+def test_a_shape_that_claims_more_elements_than_came_takes_no_memory() -> None:
+    tensor = {"name": "t", "datatype": "BYTES", "shape": [10**15], "parameters": {"binary_data_size": 4}}
+    header = msgspec.json.encode({"outputs": [tensor]})
+    with pytest.raises(ValueError, match="4 bytes for 1000000000000000 BYTES elements"):
+        decode({BINARY_HEADER: str(len(header))}, header + b"\0\0\0\0")
+
+
 # -- Replies ---------------------------------------------------------------------------------------------------------
 
 BODY = b'{"predictions": [1, 2, 3]}'

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.models import graphs
+from tests.wait_kit import block_until
 
 from tailcut import text
 from tailcut.common.bounds import Bound
@@ -24,6 +25,7 @@ from tailcut.models import warm_up as warming
 from tailcut.models.example_rows import Examples
 from tailcut.observe.recorder import ModelSinks
 from tailcut.pipeline import hook_loading
+from tailcut.pipeline.pipeline import Stores
 from tailcut.registry import Variant, VariantEvidence
 from tailcut.serving import deployment_loader
 from tailcut.serving.host_state import HostState
@@ -118,15 +120,23 @@ def test_waiting_for_a_core_is_no_part_of_what_a_model_takes_that_loads_beside_a
     assert warm.choice.executor == ("thread" if waits else "inline")
 
 
-def test_runtimes_are_closed_where_features_do_not_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("closes", [True, False], ids=["stores-close", "stores-do-not-close"])
+def test_runtimes_are_closed_where_features_do_not_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closes: bool
+) -> None:
+    async def close(stores: Stores, timeout_s: float) -> None:
+        raise OSError("the connection is lost")
+
     graphs.linear(tmp_path / "model.onnx")
     (tmp_path / "tailcut.toml").write_text(MANIFEST + BROKEN_FEATURES)
     stub = StubRuntime(lambda inputs: {"y": inputs["x"][:, 0]})
     monkeypatch.setattr(variant_loader, "open_runtime", lambda *_, **__: stub)
-    with pytest.raises(StartError):
+    if not closes:
+        monkeypatch.setattr(Stores, "close", close)
+    with pytest.raises(StartError if closes else OSError):
         asyncio.run(deployment_loader.open_deployment(load(tmp_path / "tailcut.toml"), ModelSinks("m"), HostState()))
     assert stub.batches, "it was warmed up"
-    assert stub.closed
+    block_until(lambda: stub.closed)  # in a thread
 
 
 @pytest.mark.parametrize("alone", [False, True])

@@ -273,7 +273,7 @@ class LoggedTensor(msgspec.Struct, omit_defaults=True):
     """One tensor of a request.
 
     Attributes:
-        data: flat, in row-major order (see ``values``); of a hashed tensor a hash per row; None where it was dropped.
+        data: flat, in row-major order (see the module); of a hashed tensor a hash per row; None where it was dropped.
             A dropped column's values are null, a hashed one's are hashes.
     """
 

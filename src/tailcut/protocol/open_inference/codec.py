@@ -159,7 +159,7 @@ class ModelCodec:
         Raises:
             InferenceError: it holds NaN or infinity and is not one of ``nan_outputs``.
         """
-        if array.dtype.kind == "f" and not all_finite(array) and name not in self._nan_outputs:
+        if array.dtype.kind == "f" and name not in self._nan_outputs and not all_finite(array):
             raise not_finite(name)
         return array
 
