@@ -77,6 +77,21 @@ def test_the_limits_themselves_are_tried() -> None:
     assert [finding.value for finding in wide] == [60]
 
 
+def test_values_are_tried_though_the_row_around_them_is_beyond_a_limit() -> None:
+    ids = TensorSpec(name="ids", datatype="INT64", shape=(-1, -1), max_length=2)
+    names = TensorSpec(name="names", datatype="BYTES", shape=(-1, 2), max_length=len(UNKNOWN))
+    rows: Arrays = {"ids": np.ones((3, 4), np.int64), "names": np.array([["a" * 40, "b"]] * 3, object)}
+
+    def source(arrays: Arrays) -> Arrays:
+        if (arrays["ids"] < 0).any() or (arrays["names"] == UNKNOWN).any():
+            raise IndexError
+        return {"y": arrays["ids"].sum(axis=1) + 0.5}
+
+    edges = Edges(source, (ids, names), OUTPUTS, rows, ())
+    answers_all = edges.compare(lambda arrays: {"y": arrays["ids"].clip(0).sum(axis=1) + 0.5})
+    assert {finding.input for finding in answers_all} == {"ids", "names"}
+
+
 def test_a_finding_names_its_column_and_so_the_first() -> None:
     def cheap(arrays: Arrays) -> Arrays:
         if (arrays["price"] > 50).any():

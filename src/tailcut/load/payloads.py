@@ -50,15 +50,6 @@ def build_requests(plan: LoadPlan, target: TargetUrl, count: int) -> list[bytes]
     return _numbered(chosen, plan.numbered) if plan.numbered else chosen
 
 
-def count_bodies(plan: LoadPlan, most: int) -> int:
-    """Count the bodies before they begin again, up to ``most``.
-
-    Raises:
-        LoadTestError: as ``build_requests``.
-    """
-    return sum(1 for _ in islice(bodies(plan), most))
-
-
 def check_payloads(plan: LoadPlan) -> None:
     """Refuse payloads that cannot be read, and a file that holds something else, before anything is started.
 

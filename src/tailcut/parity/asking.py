@@ -35,9 +35,9 @@ class Asker:
     def __init__(
         self, url: str, path: str = "", *, headers: Iterable[tuple[str, str]] = (), timeout_s: float = 30.0
     ) -> None:
-        self._target = target = parse_url(url)
-        self._path = path or target.path
+        target = parse_url(url)
         self.url = f"{'https' if target.tls else 'http'}://{target.authority}{path}" if path else url
+        self._target = parse_url(self.url)
         self._headers = {"Content-Type": "application/json", "Connection": "close", **dict(headers)}
         self._timeout_s = timeout_s
 
@@ -59,7 +59,7 @@ class Asker:
         kind = http.client.HTTPSConnection if target.tls else http.client.HTTPConnection
         try:
             with closing(kind(target.host, target.port, timeout=self._timeout_s)) as connection:
-                connection.request("POST", path or self._path, body, self._headers)
+                connection.request("POST", path or target.path, body, self._headers)
                 response = connection.getresponse()
                 status, content = response.status, response.read()
         except (OSError, http.client.HTTPException) as error:

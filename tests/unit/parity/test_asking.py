@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import pytest
 
-from tailcut.errors import ManifestError
+from tailcut.errors import LoadTestError, ManifestError
 from tailcut.manifest import load
 from tailcut.parity.analysis.request_form import AS_IT_IS, parse_form
 from tailcut.parity.asking import Asker, exchange, exchange_all
@@ -98,6 +98,12 @@ def test_no_reply_and_no_json_are_no_answers(site: str) -> None:
     assert (silent.status, silent.answered) == (0, False)
     assert silent.text.startswith("no reply")
     assert (page.status, page.body, page.text, page.answered) == (200, None, "<html>", False)
+
+
+@pytest.mark.parametrize("path", ["predict", "/a b", "/prédire"])
+def test_a_path_that_makes_no_url_is_refused_before_anything_is_asked(path: str) -> None:
+    with pytest.raises(LoadTestError, match="the URL"):
+        Asker("http://127.0.0.1:1", path)
 
 
 def test_requests_go_to_both_sides_in_their_order(site: str) -> None:

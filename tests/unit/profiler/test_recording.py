@@ -24,7 +24,7 @@ from tailcut.profiler import child_channel
 from tailcut.profiler.child_channel import ChildEvent, Route
 from tailcut.profiler.diagnosis import check_target, choose_path, explain_answers, explain_failure, explain_silence
 from tailcut.profiler.pilot import match_requests, raised
-from tailcut.profiler.recording.places import Places
+from tailcut.profiler.recording.places import PROFILE, Places, users_lines
 from tailcut.profiler.records import (
     RecordedRequest,
     RecordedSpan,
@@ -194,6 +194,14 @@ def test_a_note_names_an_exception_and_not_what_it_says() -> None:
     trace = "".join(traceback.format_exception(caught.value)).rstrip()
     assert "alice@example.com" in trace
     assert re.fullmatch(r"LookupError in user \(test_recording.py:\d+\)", raised(trace))
+
+
+def test_an_error_that_names_a_file_of_the_profile_or_the_import_system_keeps_its_text() -> None:
+    with pytest.raises(ImportError) as caught:
+        raise ImportError(f"cannot import name 'x' from 'importlib' (/usr/lib/importlib/__init__.py), not {PROFILE}")
+    parts = traceback.format_exception(caught.value)
+    frame = f'  File "{PROFILE}hooks/threads.py", line 3, in traced\n    return call()\n'
+    assert users_lines([*parts[:-1], frame, parts[-1]], 12) == "".join(parts).rstrip()
 
 
 def test_the_only_route_that_takes_the_method_is_taken() -> None:

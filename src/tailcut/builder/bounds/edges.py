@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from tailcut.builder.bounds import lengths
 from tailcut.builder.bounds.categories import UNKNOWN
@@ -203,12 +204,13 @@ class Edges:
 
     def _of_values(self, tensor: TensorSpec) -> Iterator[_Case]:
         bounds = self._bounds[tensor.name]
-        limits = Limits(tensor.name, tensor.datatype, tensor.shape, bounds, allow_nan=tensor.allow_nan)
         for column in sample(self._trials.columns(tensor), _FREE_COLUMNS if -1 in tensor.shape[1:] else MOST_COLUMNS):
-            own = [bound for bound in bounds if not bound.columns or column in bound.columns]
+            own = [replace(bound, columns=()) for bound in bounds if not bound.columns or column in bound.columns]
+            # Of the value alone: the holdout's row around it may be beyond a limit, and longer than one.
+            limits = Limits(tensor.name, tensor.datatype, (-1,), own, allow_nan=tensor.allow_nan)
             for value in _values(tensor, own, self._sizes):
                 row = self._trials.changed(tensor.name, [column], [value])
-                if _is_allowed(limits, row[tensor.name]):
+                if _is_allowed(limits, row[tensor.name].reshape(-1)[column : column + 1]):
                     yield _Case(tensor.name, column, value, row)
 
     def _of_lengths(self) -> Iterator[_Case]:

@@ -29,7 +29,6 @@ from tailcut.registry.evidence import (
     Round,
     SpeedOutcome,
     SpeedVerdict,
-    Three,
 )
 
 _HOPE = 0.5
@@ -346,7 +345,3 @@ def play(rounds: Rounds, measure: Callable[[str, int], Round], *, limit_s: float
         rounds.look(rounds.played + 1 + int((ends_s - now_s) / max(now_s - begun_s, 1e-9)))
     rounds.took_s = clock_s() - ends_s + limit_s
     rounds.close(why)
-
-
-def _cpu_ratio(cpu: Interval | None) -> Three | None:
-    return None if cpu is None or math.isnan(cpu.middle) else verdicts.ratio_of(cpu)

@@ -54,8 +54,6 @@ _COST_CALLS = (3, 100)
 _FASTER_ROUNDS = 7
 """Slices are taken only if they win every one: by chance one pair of equals in 128 does."""
 
-Open = Callable[[Setting], Runtime]
-
 Block = tuple[float, float, float]
 """Of one setting in one round: milliseconds of a lone row, its processor time in milliseconds, rows per second."""
 

@@ -157,8 +157,14 @@ def users_lines(parts: Iterable[str], count: int) -> str:
         parts: one per frame.
         count: of the lines.
     """
-    kept = (part for part in parts if not any(one in part for one in _NOT_THE_USERS))
+    kept = (part for part in parts if not any(one in _file_of(part) for one in _NOT_THE_USERS))
     return "\n".join("".join(kept).rstrip().splitlines()[-count:])
+
+
+def _file_of(part: str) -> str:
+    """Return the line that names a frame's file; empty where a part is no frame: an error's text may name any file."""
+    line = part.partition("\n")[0]
+    return line if line.lstrip(" |").startswith('File "') else ""
 
 
 def unwrapped(function: Any) -> Any:
