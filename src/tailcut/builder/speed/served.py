@@ -263,7 +263,7 @@ def _answered(status: Any) -> Any:
 
 
 COUNTER = "tailcut_device_busy_seconds"
-"""As the server calls it (observe.model_sinks); on the page with "_total" behind it."""
+"""As the server calls it (observe.recorder); on the page with "_total" behind it."""
 
 _TIMEOUT_S = 10.0
 
