@@ -125,7 +125,7 @@ def read_version(storage: Storage, model: str, version: str, *, evidence: bool) 
             f"{where} has schema {schema}, but this tailcut reads schema {SCHEMA}",
             hint="upgrade tailcut, or build the model again with this version"
             if schema > SCHEMA
-            else "an earlier tailcut wrote it: run `tailcut build` to make the version again",
+            else "an earlier tailcut wrote it: run `tailcut build` to make the version again, or delete its folder",
         )
     found = _decoded(content, where, Version)
     if found.model != model:

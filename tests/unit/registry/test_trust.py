@@ -70,7 +70,7 @@ def test_building_again_on_this_machine_judges_it_here(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("schema", "way_out"),
     [
-        (1, "an earlier tailcut wrote it: run `tailcut build` to make the version again"),
+        (1, "an earlier tailcut wrote it: run `tailcut build` to make the version again, or delete its folder"),
         (SCHEMA + 1, "upgrade tailcut, or build the model again with this version"),
     ],
 )

@@ -86,21 +86,21 @@ class Result:
 
     Attributes:
         found: how it was made, for people: plain JSON values, which become the evidence's ``details``.
-        evidence: how it was made, as far as code reads it.
         settings: runtime settings that belong to the variant; see the runtime for its keys.
         parts: of a pair: artifacts of the variants that it runs, by their names.
         reference: the variant that it must beat, where that is not the one that it was made from.
         runtime: of a source, where it is not the one that the source usually has.
         code: of a source, references to the code that opening the artifact needs.
+        evidence: how it was made, as far as code reads it.
     """
 
     found: Mapping[str, Any]
     settings: Settings = field(default_factory=dict)
-    evidence: RecipeEvidence = field(default_factory=RecipeEvidence)
     parts: Mapping[str, str] = field(default_factory=dict)
     reference: str = ""
     runtime: str = ""
     code: tuple[str, ...] = ()
+    evidence: RecipeEvidence = field(default_factory=RecipeEvidence)
 
     def recipe(self) -> RecipeEvidence:
         """Return both parts of the evidence as one."""

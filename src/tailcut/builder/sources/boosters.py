@@ -53,7 +53,7 @@ class BoosterSource(SourceKind):
         classes = _tables.classes(work.model)
         # Of two classes a booster itself may give the probability of one.
         settings = {"classes": True} if classes or library.is_binary(booster) else {}
-        return Result(size, settings, RecipeEvidence(classes=classes))
+        return Result(size, settings, evidence=RecipeEvidence(classes=classes))
 
 
 def _refuse_rounded(booster: Any, tensors: Sequence[TensorSpec]) -> None:
