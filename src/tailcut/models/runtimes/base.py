@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from tailcut.common.tensors import Arrays
 from tailcut.manifest import TensorSpec
-
-if TYPE_CHECKING:
-    from tailcut.registry import Variant
 
 
 class Runtime(Protocol):
@@ -54,6 +51,33 @@ class StreamingRuntime(Runtime, Protocol):
         """
 
 
+class Openable(Protocol):
+    """What a runtime needs to know of a variant; ``tailcut.registry.Variant`` is one."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def runtime(self) -> str: ...
+
+    @property
+    def artifact(self) -> Path: ...
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]: ...
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]: ...
+
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
+
+    @property
+    def parts(self) -> Mapping[str, Path]:
+        """Of a pair: artifacts of the variants that it runs, by their names; empty for all others."""
+        ...
+
+
 class OpenOptions(NamedTuple):
     """How a variant is opened.
 
@@ -68,11 +92,7 @@ class OpenOptions(NamedTuple):
 
 @dataclass(frozen=True)
 class OpenSpec:
-    """What a runtime needs to know of a variant; of one that is in no registry, or a part of a pair.
-
-    Attributes:
-        parts: of a pair: artifacts of the variants that it runs, by their names; empty for all others.
-    """
+    """An ``Openable`` that stands for itself: a file that is in no registry, or a part of a pair."""
 
     name: str
     runtime: str
@@ -81,7 +101,3 @@ class OpenSpec:
     outputs: tuple[TensorSpec, ...]
     settings: Mapping[str, Any]
     parts: Mapping[str, Path] = field(default_factory=dict)
-
-
-Openable: TypeAlias = "OpenSpec | Variant"
-"""What a runtime is given of a variant."""
