@@ -95,12 +95,12 @@ def spoil() -> None:
 
     run = StepRunner.run
 
-    def spoiled(runner: StepRunner, spec: Any, **limits: Any) -> dict[str, Any]:
+    def spoiled(runner: StepRunner, spec: Any, result: Any, **limits: Any) -> Any:
         if spec.step != "make":
-            return run(runner, spec, **limits)
+            return run(runner, spec, result, **limits)
         if spec.target == SLOW:
             spec = _from_slow(spec)
-        found = run(runner, spec, **limits)
+        found = run(runner, spec, result, **limits)
         if spec.target in FACTORS:
             _rescale(Path(spec.folder) / f"{spec.target}.onnx", FACTORS[spec.target])
         return found
