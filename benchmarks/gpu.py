@@ -26,7 +26,7 @@ from tailcut.builder.recipes import recipe
 from tailcut.builder.recipes.base import Subject, Work
 from tailcut.builder.records import Made
 from tailcut.errors import TailcutError
-from tailcut.ladder.machine import commit_of
+from tailcut.load.machine import commit_of
 from tailcut.manifest import Manifest
 from tailcut.manifest.reading import read
 from tailcut.profiler.layers.torch import of_torch

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from tailcut.ladder.machine import commit_of
+from tailcut.load.machine import commit_of
 from tailcut.profiler.attribution.stages import attribute
 from tailcut.profiler.levers.advice import advise
 from tailcut.profiler.levers.known import LeverAssumptions, know

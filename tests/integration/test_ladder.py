@@ -14,7 +14,7 @@ from tests.scale import sized
 
 from tailcut.errors import ManifestError, StartError
 from tailcut.ladder import LadderOptions, climb
-from tailcut.ladder.process import ServerProcess, free_port
+from tailcut.load.server_process import ServerProcess, free_port
 from tailcut.manifest import TensorSpec
 from tailcut.manifest.subject import find_subject
 from tailcut.registry import NewVariant, Registry, VariantEvidence

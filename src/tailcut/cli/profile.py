@@ -44,10 +44,10 @@ from tailcut.cli.options import (
 )
 from tailcut.cli.progress import ProgressLine
 from tailcut.errors import ManifestError, ProfileError, TailcutError
-from tailcut.ladder.surroundings import surroundings
 from tailcut.load import LoadPlan
 from tailcut.load.payloads import check_payloads
 from tailcut.load.plan import check_plan, intended_times, parse_url
+from tailcut.load.surroundings import surroundings
 from tailcut.manifest import Manifest
 from tailcut.manifest.host import is_one_manifest
 from tailcut.manifest.references import folders_of

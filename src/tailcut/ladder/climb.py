@@ -10,12 +10,12 @@ import msgspec
 
 from tailcut.common.slo import LatencyObjective, Objectives
 from tailcut.errors import ArtifactError, LoadTestError, ManifestError, TailcutError
-from tailcut.ladder.machine import PACKAGES, Cores, choose_cores, commit_of, machine_facts, pinned
 from tailcut.ladder.measuring import Bench
 from tailcut.ladder.options import LadderOptions, describe, warmup_of
 from tailcut.ladder.places import machine_places, without_places
-from tailcut.ladder.surroundings import surroundings
 from tailcut.load import CapacityResult, LoadPlan, LoadResult, SearchLimits, find_capacity, run
+from tailcut.load.machine import PACKAGES, Cores, choose_cores, commit_of, machine_facts, pinned
+from tailcut.load.surroundings import surroundings
 from tailcut.manifest import Deployment, Manifest, Rung, resolve
 from tailcut.manifest.subject import CommandSubject
 from tailcut.parity.analysis.comparing import ParityExchange, differences_in, figures_of, outcome_of

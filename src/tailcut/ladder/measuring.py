@@ -10,13 +10,13 @@ from pathlib import Path
 import msgspec
 
 from tailcut.common.slo import Objectives
-from tailcut.ladder.machine import Cores
 from tailcut.ladder.options import LadderOptions, warmup_of
 from tailcut.ladder.places import FileNames
-from tailcut.ladder.process import ServerProcess, free_port
-from tailcut.ladder.serve_command import serve_command
 from tailcut.load import LoadPlan, LoadResult, SearchLimits, find_capacity, measure, save_samples, summarise_run
+from tailcut.load.machine import Cores
 from tailcut.load.payloads import bodies
+from tailcut.load.serve_command import serve_command
+from tailcut.load.server_process import ServerProcess, free_port
 from tailcut.load.text import render_step
 from tailcut.manifest.subject import CommandSubject
 from tailcut.report.ladder.file import Capacity, Measurement, RungRecord

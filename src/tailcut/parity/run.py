@@ -22,10 +22,10 @@ from tailcut.common.redaction import without_secrets
 from tailcut.common.tensors import Array
 from tailcut.common.texts import MISSING_TEXT, texts_of
 from tailcut.errors import ManifestError, NotInRegistry, StartError, TailcutError
-from tailcut.ladder.process import ServerProcess, free_port
-from tailcut.ladder.serve_command import serve_command
-from tailcut.ladder.surroundings import surroundings
 from tailcut.load.plan import parse_url
+from tailcut.load.serve_command import serve_command
+from tailcut.load.server_process import ServerProcess, free_port
+from tailcut.load.surroundings import surroundings
 from tailcut.manifest import Deployment, Manifest
 from tailcut.manifest.subject import CommandSubject
 from tailcut.parity.analysis.changes import EXACT, explain

@@ -12,8 +12,8 @@ import numpy as np
 
 from tailcut.common.redaction import without_secrets
 from tailcut.errors import ProfileError
-from tailcut.ladder.machine import machine_facts
 from tailcut.load import LoadPlan, LoadResult, Samples, measure, summarise_run
+from tailcut.load.machine import machine_facts
 from tailcut.load.plan import TargetUrl, check_plan, parse_url
 from tailcut.load.runner import OnProgress
 from tailcut.profiler.attribution.server_timing import TAILCUT, Timed

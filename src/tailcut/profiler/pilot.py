@@ -14,8 +14,8 @@ from time import process_time
 import msgspec
 
 from tailcut.errors import LoadTestError, ProfileError
-from tailcut.ladder.machine import machine_facts
 from tailcut.load import LoadPlan, LoadResult, Samples, measure, summarise_run
+from tailcut.load.machine import machine_facts
 from tailcut.load.payloads import bodies
 from tailcut.load.plan import parse_url
 from tailcut.load.recorder import LoadFailure

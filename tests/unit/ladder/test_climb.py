@@ -16,9 +16,9 @@ from tailcut.common.slo import Objectives
 from tailcut.errors import ManifestError, StartError
 from tailcut.ladder import LadderOptions, climb, measuring
 from tailcut.ladder.climb import pilot_rung
-from tailcut.ladder.machine import Cores
 from tailcut.ladder.options import describe
 from tailcut.load import LoadPlan
+from tailcut.load.machine import Cores
 from tailcut.manifest.subject import find_subject
 from tailcut.parity.analysis.mapping import parse_pair
 from tailcut.report.ladder.file import load_ladder

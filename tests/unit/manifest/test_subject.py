@@ -9,7 +9,7 @@ from tests.chain_kit import add_chain
 from tests.host_kit import add_model
 
 from tailcut.errors import ManifestError
-from tailcut.ladder.serve_command import serve_arguments
+from tailcut.load.serve_command import serve_arguments
 from tailcut.manifest.host import load_host
 from tailcut.manifest.subject import CommandSubject, find_subject
 

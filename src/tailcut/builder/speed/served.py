@@ -30,10 +30,10 @@ from tailcut.common.fingerprint import uses_gpu
 from tailcut.common.slo import LatencyObjective
 from tailcut.errors import BuildError, TailcutError
 from tailcut.gate.sequential import LEAST
-from tailcut.ladder.machine import choose_cores, pinned
-from tailcut.ladder.process import ServerProcess, free_port
 from tailcut.load import LoadPlan, measure, summarise_run
+from tailcut.load.machine import choose_cores, pinned
 from tailcut.load.samples import Samples
+from tailcut.load.server_process import ServerProcess, free_port
 from tailcut.manifest import Deployment, Manifest
 from tailcut.manifest.keys import to_plain, to_toml
 from tailcut.registry import Registry, VersionEvidence

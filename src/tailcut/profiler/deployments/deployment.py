@@ -10,13 +10,13 @@ from pathlib import Path
 import msgspec
 
 from tailcut.errors import ManifestError, TailcutError
-from tailcut.ladder.machine import choose_cores, pinned
-from tailcut.ladder.process import ServerProcess, free_port
-from tailcut.ladder.serve_command import serve_command
 from tailcut.load import LoadPlan, LoadResult
+from tailcut.load.machine import choose_cores, pinned
 from tailcut.load.payloads import build_requests
 from tailcut.load.plan import parse_url
 from tailcut.load.runner import OnProgress
+from tailcut.load.serve_command import serve_command
+from tailcut.load.server_process import ServerProcess, free_port
 from tailcut.manifest import Deployment, Manifest, resolve
 from tailcut.manifest.subject import CommandSubject
 from tailcut.profiler.attribution.server_timing import TAILCUT
