@@ -20,6 +20,7 @@ PACKAGE = '''
 
 import os
 import shutil
+from types import MappingProxyType
 
 import onnxruntime
 
@@ -54,7 +55,7 @@ class MirrorRecipe:
 
     def make(self, work):
         shutil.copyfile(work.base.path, work.path)
-        return Result({"copied": True})
+        return Result(MappingProxyType({"copied": True}))
 
 
 SPEC = RuntimeSpec(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from functools import cache, partial
 from itertools import cycle, islice
 from pathlib import Path
@@ -156,7 +156,9 @@ def make_variant(spec: Spec) -> Result:
         selection=_load(spec, SELECTION_FILE),
         here=host_capabilities.look(),
     )
-    return recipe(spec.target).make(work)
+    found = recipe(spec.target).make(work)
+    # A recipe of another package may give any mapping; what goes to the parent are dictionaries.
+    return dataclasses.replace(found, found=dict(found.found), settings=dict(found.settings), parts=dict(found.parts))
 
 
 def score(spec: Spec) -> Scores:
@@ -310,7 +312,7 @@ def run_race(spec: Spec) -> Raced:
     return Raced(race=Race(threads=threads, rounds=ROUNDS, seed=SEED), ms=found)
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Step(Generic[T]):
     """A step: its name, what does it in a child process, and the type of what it finds, which comes back as JSON."""
 
