@@ -142,7 +142,7 @@ def ended(capture: Capture, **changes: Any) -> EndedRequest:
     given = {
         "route": "infer", "code": "ok", "variant": "onnx", "version": "v1", "cache": "miss", "tenant": "acme",
         "priority": 2, "request_id": "r1", "start_ns": START_NS, "total_ns": 7, "deadline_ns": 10**9, "asked_ns": 0,
-        "stages_ns": [3, 0, 4, *[0] * 8], "capture": capture,
+        "stages_ns": [3, 0, 4, *[0] * (len(Stage) - 3)], "capture": capture,
     }  # fmt: skip
     return EndedRequest(**(given | changes))
 
