@@ -24,7 +24,7 @@ class WorkerThread(Generic[T]):
         name: of the thread.
         work: takes what waits, at most ``at_once`` items; none after a wait of ``every_s``, and perhaps in the end.
         loss: what an error of the work means, for the log.
-        most, most_bytes: weight and memory that may wait; further items are dropped.
+        most, most_bytes: weight that may wait, and memory of what waits or is in work; further items are dropped.
         at_once: items that are taken together.
         every_s: longest wait for items; None: without end.
         wakes_at: weight that waits when ``put`` wakes the thread; what is less waits for ``every_s``.
@@ -94,9 +94,9 @@ class WorkerThread(Generic[T]):
             taken = [self._queue.popleft() for _ in range(min(left, self._at_once))]
             left -= len(taken)
             self._taken += sum([weight for _, weight, _ in taken])
-            self._taken_bytes += sum([size_bytes for _, _, size_bytes in taken])
             items = [item for item, _, _ in taken]
             self._guarded(lambda: self._work(items))  # noqa: B023 - it is called at once
+            self._taken_bytes += sum([size_bytes for _, _, size_bytes in taken])  # until then they take memory
             if not left:
                 return
 

@@ -57,6 +57,18 @@ def test_what_finds_no_room_is_dropped_by_weight_and_by_memory() -> None:
     assert worker.has_room(10, 100)
 
 
+def test_what_is_in_work_takes_memory_but_no_place() -> None:
+    bench = Bench(most=1, most_bytes=100)
+    bench.go_on.clear()
+    bench.worker.start()
+    assert bench.worker.put(1, size_bytes=60)
+    assert bench.is_held.wait(30)
+    assert [bench.worker.put(2, 1, size_bytes) for size_bytes in (60, 40)] == [False, True]
+    bench.go_on.set()
+    bench.worker.close(30)
+    assert bench.items == [1, 2]
+
+
 def test_what_is_put_while_the_work_runs_is_done_as_well() -> None:
     bench = Bench()
     bench.go_on.clear()
