@@ -17,6 +17,7 @@ from math import ulp
 import numpy as np
 import numpy.typing as npt
 
+from tailcut.common.statistics import percentile
 from tailcut.scheduler.admission import Admission, AdmissionRequest, Executors
 from tailcut.scheduler.batching_delay import Window
 from tailcut.scheduler.cost import BatchCost, LatencyLearner, left_ns
@@ -114,7 +115,7 @@ class SimulatedOutcomes:
     def percentile_ms(self, share: float) -> float:
         """Return a latency percentile of those that were answered; NaN where none was."""
         found = self.latency_ns[~np.isnan(self.latency_ns)]
-        return float(np.quantile(found, share, method="inverted_cdf") / 1e6) if found.size else float("nan")
+        return percentile(found, share) / 1e6 if found.size else float("nan")
 
 
 def noisy(cost: BatchCost, seed: int, *, sigma: float = 0.1, hiccups: float = 0.0) -> Callable[[int], float]:

@@ -28,6 +28,7 @@ from tailcut.builder.speed.rounds import Entrant, Rounds, RoundTerms, play
 from tailcut.common.bounds import Bound
 from tailcut.common.fingerprint import uses_gpu
 from tailcut.common.slo import LatencyObjective
+from tailcut.common.statistics import percentile
 from tailcut.errors import BuildError, TailcutError
 from tailcut.gate.sequential import LEAST
 from tailcut.load import LoadPlan, measure, summarise_run
@@ -231,7 +232,7 @@ def _measure(deployment: Deployment, server: ServerProcess, payloads: Path, numb
     took_ms, errors = _latencies(samples, float(deployment.slo.timeout_s) * 1e3)
 
     def at(share: float) -> float:
-        return float(np.quantile(took_ms, share, method="inverted_cdf"))
+        return percentile(took_ms, share)
 
     return Round(
         number=number,
