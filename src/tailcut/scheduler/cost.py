@@ -505,10 +505,6 @@ class SizeTime:
     ran_at: int = 0
 
 
-_MOST_LOG = 44.0
-"""Of an expected time in ns: centuries. Sizes that follow others may be carried beyond any number, or to nothing."""
-
-
 class LatencyTable:
     """Learns the times of batches of one kind; ``sizes`` holds those known, by the power of two of their rows."""
 
@@ -548,8 +544,7 @@ class LatencyTable:
 
     def _known(self) -> list[tuple[int, float]]:
         """Return rows and expected times of the known sizes, ascending, from (0, 0.0) on."""
-        logs = {at: min(max(size.log + self._speed, 0.0), _MOST_LOG) for at, size in self.sizes.items()}
-        return [(0, 0.0), *sorted((1 << at, exp(each)) for at, each in logs.items())]
+        return [(0, 0.0), *sorted((1 << at, exp(size.log + self._speed)) for at, size in self.sizes.items())]
 
     def learn(self, rows: int, duration_ns: float) -> float:
         """Learn from a batch; return how many times longer than expected it took."""
