@@ -291,7 +291,7 @@ def kind_of(target: str) -> Kind:
     if not target or path.is_dir() or path.suffix == ".toml":
         return "deployment"
     if ":" in target or path.suffix == ".py":
-        return "pilot"  # a file's name too: who gave it is told how to write it
+        return "pilot"  # a file's name too: starting it explains how a reference is written
     raise ManifestError(
         f"{target!r} is neither an application nor a deployment nor a URL",
         hint="give module:attribute (for example app:app), a folder with a tailcut.toml, or http://...",

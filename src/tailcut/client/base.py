@@ -136,10 +136,10 @@ class Attempts:
     def was_stale(self, kept: bool, received: Received) -> bool:
         """Whether the connection that broke was being closed by the server: then a new one takes its place at once.
 
-        A server closes a connection that nobody uses when it likes, so also while the next request is on its way to
-        it. That looks like this: an earlier request had used the connection, and it ended without a byte of an answer.
-        A server that fell over this very request looks the same; as no call of a client changes anything there, asking
-        once more does no harm. RFC 9112, 9.3.1, has the rule.
+        A server may close an idle connection at any time, even while the next request is on its way to it. The client
+        then sees a connection that has served an earlier request end without a byte of a reply. A server that crashed
+        on this request looks the same; no request of this client changes state, so one more try does no harm.
+        Source: RFC 9112, 9.3.1.
 
         Args:
             kept: whether an earlier request had used the connection.
@@ -154,7 +154,7 @@ class Attempts:
         if not self._left:
             return None
         if isinstance(error, Shed | NotReady):
-            # Without a deadline of the client's nobody has said that it would rather wait.
+            # Only a client that set a deadline has agreed to wait.
             wait_s = error.retry_after_s if self._asked and error.retry_after_s > 0 else None
         elif isinstance(error, ConnectionFailed) and not error.sent and not error.lasting:
             wait_s, self._wait_s = self._wait_s, min(2 * self._wait_s, _LONGEST_S)

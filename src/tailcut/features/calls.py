@@ -149,7 +149,7 @@ class Calls:
         return [flight.future for flight in flights], task
 
     async def close(self) -> None:
-        """Cancel all calls, and what else runs here; whoever waits is told."""
+        """Cancel all calls and background tasks; requests that wait for them get an error."""
         self._closed = True
         for line in self._lines.values():
             self._give_up(line.clear(), _CLOSING)

@@ -350,7 +350,7 @@ class FeatureService:
         if left_s >= self._cache.longest_s:
             entries = await look_up
         else:
-            # What it finds later is kept in memory all the same, for whoever asks next.
+            # A value that arrives later is cached all the same, for the next request.
             task = self._calls.own(look_up)
             await asyncio.wait({task}, timeout=max(left_s, 0.0))
             if not task.done():

@@ -48,7 +48,7 @@ async def in_background(work: Callable[[], T], drop: Callable[[T], None]) -> T:
             error = foreseen(raised)
         try:
             loop.call_soon_threadsafe(deliver, result, error)
-        except RuntimeError:  # the loop is closed: nobody is left to be told
+        except RuntimeError:  # the loop is closed: nothing waits for the result
             for each in result:
                 drop(each)
 

@@ -108,8 +108,8 @@ class JobThread(Generic[J]):
             try:
                 self._loop.call_soon_threadsafe(self._done, self, job, result, started_ns, finished_ns)
             except RuntimeError:
-                break  # the loop is closed: nobody is left to be told
-            del job, result  # an idle thread keeps nobody's arrays
+                break  # the loop is closed: nothing waits for the result
+            del job, result  # an idle thread must not keep arrays alive
 
 
 class ThreadExecutor(JobThread[Sequence[BatchItem]]):

@@ -32,7 +32,7 @@ _SKLEARN = {
 def library_of(model: Any) -> str:
     """Name the library whose booster or estimator a model is; empty for others.
 
-    Imports nothing: whoever has a model has imported its library.
+    No library is imported for this: a model's library is loaded already.
     """
     for name, classes in _BOOSTERS.items():
         module = sys.modules.get(name)
